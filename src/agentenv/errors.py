@@ -1,0 +1,198 @@
+"""Every error that AgentENV raises on purpose, each with what a reader needs to act on it.
+
+An infrastructure fault (a sandbox that died, a start that took too long, a full disk) is an `InfrastructureError`: training code
+treats it as "this episode did not happen", never as a reward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+class AgentEnvError(Exception):
+    """Base of all errors raised by AgentENV.
+
+    `remedy` is one sentence that says what the reader can do; it is part of the printed message.
+    """
+
+    def __init__(self, message: str, *, remedy: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.remedy}" if self.remedy else self.message
+
+
+class ConfigError(AgentEnvError):
+    """A configuration that cannot be used: where it is wrong (file, line, key) and what would be right."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str | None = None,
+        line: int | None = None,
+        key: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        where = ":".join(str(part) for part in (file, line) if part is not None)
+        prefix = ": ".join(part for part in (where, key) if part)
+        super().__init__(f"{prefix}: {message}" if prefix else message, remedy=remedy)
+        self.file = file
+        self.line = line
+        self.key = key
+
+
+class CapabilityError(AgentEnvError):
+    """The backend, image or environment cannot do what was asked, and never will as it is configured."""
+
+
+class NotFound(AgentEnvError):
+    """A sandbox, snapshot, image, run or environment with that name does not exist; near matches are in the message."""
+
+
+class InvalidState(AgentEnvError):
+    """The operation does not fit the state that the sandbox is in (a command in a paused sandbox, say)."""
+
+
+class InfrastructureError(AgentEnvError):
+    """The machinery failed, not the agent: never a reward, never tool output."""
+
+
+class BackendUnavailable(InfrastructureError):
+    """No backend of the asked kind can run on this machine; says why for each and how to mend it."""
+
+
+class ProtocolError(InfrastructureError):
+    """The other side of a stream sent what the protocol does not allow."""
+
+
+class SandboxDied(InfrastructureError):
+    """The sandbox is gone though nobody here ended it; `evidence` says what is known (exit status, kernel's record, last output)."""
+
+    def __init__(self, sandbox_id: str, reason: str, *, evidence: Mapping[str, object] | None = None) -> None:
+        super().__init__(f"sandbox {sandbox_id} died: {reason}.")
+        self.sandbox_id = sandbox_id
+        self.reason = reason
+        self.evidence: Mapping[str, object] = evidence or {}
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One finished or broken-off stage of a start, with its duration in seconds."""
+
+    name: str
+    seconds: float
+
+
+class StartupTimeout(InfrastructureError):
+    """A sandbox did not come up in time.
+
+    Names the stage that was running, how long each stage took, the last output of the machine and the parameter that allows more time.
+    """
+
+    def __init__(
+        self,
+        *,
+        kind: str,
+        stage: str,
+        timeout: float,
+        timings: tuple[Stage, ...] = (),
+        last_output: str = "",
+        parameter: str = "timeouts.startup",
+    ) -> None:
+        spent = ", ".join(f"{done.name} {done.seconds * 1000:.1f} ms" for done in timings) or "none finished"
+        tail = f" Its last output was: {last_output.strip()[-400:]!r}." if last_output.strip() else " It printed nothing."
+        super().__init__(
+            f"{kind} startup timeout after {timeout:g} s in stage '{stage}' (stages so far: {spent}).{tail}",
+            remedy=f"Raise `{parameter}` if the machine is merely slow; run `agentenv doctor` to see what is wrong with it.",
+        )
+        self.kind = kind
+        self.stage = stage
+        self.timeout = timeout
+        self.timings = timings
+        self.last_output = last_output
+        self.parameter = parameter
+
+
+class LimitReached(InfrastructureError):
+    """A configured limit was hit; the subclasses say which, by whom, and what to raise."""
+
+
+class OutOfMemory(LimitReached):
+    """The kernel ended a process because the sandbox reached its memory limit (`limit`, `peak` in bytes)."""
+
+    def __init__(self, sandbox_id: str, *, limit: int, peak: int, process: str | None) -> None:
+        who = f"the kernel ended {process}" if process else "the kernel ended a process"
+        super().__init__(
+            f"sandbox {sandbox_id} is out of memory: {who} at its limit of {limit >> 20} MiB (peak {peak >> 20} MiB).",
+            remedy="Raise `resources.memory`, or let the program use less.",
+        )
+        self.sandbox_id = sandbox_id
+        self.limit = limit
+        self.peak = peak
+        self.process = process
+
+
+class ProcessLimit(LimitReached):
+    """The sandbox reached `resources.pids`, so a fork was refused."""
+
+    def __init__(self, sandbox_id: str, *, limit: int) -> None:
+        super().__init__(
+            f"sandbox {sandbox_id} reached its limit of {limit} processes and threads; a fork was refused.",
+            remedy="Raise `resources.pids`, or start fewer processes.",
+        )
+        self.sandbox_id = sandbox_id
+        self.limit = limit
+
+
+class StorageFull(LimitReached):
+    """The sandbox's writable files reached `resources.storage`, or the machine's disk is full (`limit`, `used` in bytes)."""
+
+    def __init__(self, sandbox_id: str, *, limit: int, used: int, detail: str = "") -> None:
+        super().__init__(
+            f"sandbox {sandbox_id} is out of storage: {used >> 20} MiB used of {limit >> 20} MiB.{' ' + detail if detail else ''}",
+            remedy="Raise `resources.storage`, or remove files in the sandbox.",
+        )
+        self.sandbox_id = sandbox_id
+        self.limit = limit
+        self.used = used
+
+
+class CommandError(AgentEnvError):
+    """A command ended with a non-zero status and the caller had asked for `check=True`."""
+
+    def __init__(self, command: str, *, exit_code: int, stdout: str, stderr: str) -> None:
+        tail = stderr.strip() or stdout.strip()
+        super().__init__(f"command {command!r} ended with status {exit_code}{': ' + tail[-400:] if tail else ''}")
+        self.command = command
+        self.exit_code = exit_code
+        self.stdout = stdout
+        self.stderr = stderr
+
+
+class CommandTimeout(AgentEnvError):
+    """A command was ended because it ran too long (`kind` is "wall") or was silent too long ("idle"); what it printed is kept."""
+
+    def __init__(self, command: str, *, kind: str, seconds: float, stdout: str, stderr: str) -> None:
+        why = "ran longer than" if kind == "wall" else "printed nothing for"
+        super().__init__(
+            f"command {command!r} {why} {seconds:g} s and was ended; what it had printed is in `.stdout` and `.stderr`.",
+            remedy=f"Raise `{'timeout' if kind == 'wall' else 'idle_timeout'}` to let it go on longer.",
+        )
+        self.command = command
+        self.kind = kind
+        self.seconds = seconds
+        self.stdout = stdout
+        self.stderr = stderr
+
+
+class SandboxFileError(AgentEnvError):
+    """A file operation in a sandbox failed; `code` is the errno's name, `path` the path in the sandbox."""
+
+    def __init__(self, code: str, path: str, message: str) -> None:
+        super().__init__(f"{path}: {message} ({code})")
+        self.code = code
+        self.path = path

@@ -1,0 +1,227 @@
+"""The contract between AgentENV and a wall: what a backend is asked, what it hands back, and what it may say it cannot do.
+
+A *backend* decides what stands around the agent (namespaces, gVisor's kernel, a virtual machine). It gets a complete `MachineSpec`, in which
+images and snapshots are already plain directories, and returns a `Machine`. Everything above asks for a capability, never for a backend's name.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from agentenv.errors import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend can do on this machine. `lost` says in plain words what is weaker than it could be, and why."""
+
+    memory_snapshot: bool = False
+    filesystem_snapshot: bool = False
+    pause: bool = False
+    live_resize: bool = False
+    memory_limit: bool = False
+    cpu_limit: bool = False
+    process_limit: bool = False
+    network: bool = False
+    users: bool = False
+    rootless: bool = False
+    hardware_isolation: bool = False
+    lost: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Whether a backend can be used here; if not, why not and how to mend it."""
+
+    backend: str
+    usable: bool
+    version: str | None
+    reason: str | None = None
+    remedy: str | None = None
+    capabilities: Capabilities = field(default_factory=Capabilities)
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Limits of one sandbox: `cpu` in cores, `memory` and `storage` in bytes, `pids` counts processes and threads. None is unlimited."""
+
+    cpu: float | None = None
+    memory: int | None = None
+    storage: int | None = None
+    pids: int | None = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What a sandbox may reach. Without `enabled` it has a loopback of its own and nothing else.
+
+    With it: the outside world, never the host, link-local or private ranges. `slot` is what the node's pool prepared for it.
+    """
+
+    enabled: bool = False
+    netns: Path | None = None
+    address: str | None = None
+    nameservers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """One overlay of the sandbox's file system.
+
+    `target` is its mount point inside ("/", "/usr", …), `name` the sub-directory of the writable upper and of each snapshot layer that belongs to it,
+    `lowers` read-only directories of the host, the topmost first.
+    """
+
+    target: str
+    name: str
+    lowers: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RootFilesystem:
+    """What the sandbox sees as its files before it writes any: overlays ("/" first) and the defaults of its image."""
+
+    trees: tuple[Tree, ...]
+    image: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    user: str = "root"
+    cwd: str = "/root"
+
+    def with_layers(self, layers: tuple[Path, ...]) -> RootFilesystem:
+        """The same root with snapshot `layers` (topmost first) on top of each tree that they touch."""
+        trees = tuple(
+            Tree(tree.target, tree.name, tuple(layer / tree.name for layer in layers if (layer / tree.name).is_dir()) + tree.lowers)
+            for tree in self.trees
+        )
+        return RootFilesystem(trees, self.image, self.env, self.user, self.cwd)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds; `startup` covers everything from the request to the agent's first answer."""
+
+    startup: float = 30.0
+    shutdown: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class MachineSpec:
+    """Everything a backend needs to start one machine. `directory` belongs to this machine alone and exists: it holds `upper/`, `work/`, the agent's socket."""
+
+    id: str
+    directory: Path
+    root: RootFilesystem
+    hostname: str
+    resources: Resources = field(default_factory=Resources)
+    network: Network = field(default_factory=Network)
+    env: Mapping[str, str] = field(default_factory=dict)
+    timeouts: Timeouts = field(default_factory=Timeouts)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a machine uses now: bytes, seconds of processor time, shares of time stalled (PSI avg10, 0-100). None where the kernel does not tell."""
+
+    memory: int | None = None
+    memory_peak: int | None = None
+    memory_limit: int | None = None
+    cpu_seconds: float | None = None
+    throttled_seconds: float | None = None
+    processes: int | None = None
+    storage: int | None = None
+    cpu_pressure: float | None = None
+    memory_pressure: float | None = None
+    io_pressure: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a machine ended: by its own exit code, a signal, and whatever the kernel recorded about a limit."""
+
+    exit_code: int | None
+    signal: int | None
+    reason: str
+    evidence: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OomKill:
+    """The kernel's record of one out-of-memory kill inside a machine (bytes)."""
+
+    limit: int
+    peak: int
+    process: str | None
+
+
+@runtime_checkable
+class Machine(Protocol):
+    """One running machine. Every method but `kill` raises `SandboxDied` once it is gone; `kill` is idempotent and works in every state."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages of its start, in order."""
+        ...
+
+    def dial(self) -> socket.socket:
+        """A fresh, connected, blocking byte stream to the agent (docs/agent-protocol.md)."""
+        ...
+
+    @property
+    def passes_descriptors(self) -> bool:
+        """Whether the stream of `dial` is a unix socket of this kernel, so that the agent can hand out descriptors."""
+        ...
+
+    async def pause(self) -> None: ...
+
+    async def resume(self) -> None: ...
+
+    async def resize(self, resources: Resources) -> None:
+        """Changes the limits of the live machine; None in a field leaves that limit as it is."""
+        ...
+
+    async def usage(self) -> Usage: ...
+
+    async def oom_kills(self) -> tuple[OomKill, ...]:
+        """Out-of-memory kills since the machine started, the oldest first."""
+        ...
+
+    async def process_limit_hits(self) -> int:
+        """How often a fork was refused because of `resources.pids`."""
+        ...
+
+    async def kill(self) -> Exit:
+        """Ends the machine and frees all it held; returns how it had ended if it already had."""
+        ...
+
+    async def wait(self) -> Exit:
+        """Returns when the machine has ended, by whatever cause."""
+        ...
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """One kind of wall, opened by one owner process."""
+
+    @property
+    def name(self) -> str: ...
+
+    def probe(self) -> Probe: ...
+
+    async def start(self, spec: MachineSpec) -> Machine:
+        """Starts a machine; on any failure nothing of it is left. Raises `StartupTimeout`, `BackendUnavailable`, `InfrastructureError`."""
+        ...
+
+    async def close(self) -> None:
+        """Ends every machine it started and frees what it holds itself; idempotent."""
+        ...
+
+
+BackendFactory = Callable[[Path], Awaitable[Backend]]
+"""What an entry point of the group `agentenv.backends` names: given the owner's directory, opens the backend."""
