@@ -1,0 +1,15 @@
+"""What all tests share: a count of the reasons for which tests could not run on this machine."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reasons = Counter(report.longrepr[2] for report in terminalreporter.stats.get("skipped", []) if isinstance(report.longrepr, tuple))
+    if reasons:
+        terminalreporter.section("not run on this machine")
+        for reason, count in reasons.most_common():
+            terminalreporter.write_line(f"{count:4d}  {reason.removeprefix('Skipped: ')}")
