@@ -1,0 +1,29 @@
+"""Which benchmarks there are; a module is imported only when its benchmark runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+
+from agentenv.benchmarks.row import Row, Scale
+from agentenv.errors import NotFound
+
+BENCHMARKS = {
+    "start": "agentenv.benchmarks.start:run",
+    "exec": "agentenv.benchmarks.commands:run_exec",
+    "shell": "agentenv.benchmarks.commands:run_shell",
+    "fork": "agentenv.benchmarks.fork:run",
+    "step": "agentenv.benchmarks.step:run",
+    "density": "agentenv.benchmarks.density:run",
+    "files": "agentenv.benchmarks.files:run",
+    "train": "agentenv.benchmarks.train:run",
+}
+
+
+def load(name: str) -> Callable[[Scale], Iterator[Row]]:
+    """The benchmark called `name`; raises `NotFound` with the names there are."""
+    if name not in BENCHMARKS:
+        raise NotFound(f"there is no benchmark {name!r}.", remedy=f"There are: {', '.join(BENCHMARKS)}, and all.")
+    module, function = BENCHMARKS[name].split(":")
+    benchmark: Callable[[Scale], Iterator[Row]] = getattr(import_module(module), function)
+    return benchmark
