@@ -1,0 +1,319 @@
+"""One cgroup per sandbox, in as many hierarchies as it takes to limit, sense, freeze and kill it.
+
+Version 2 senses (pressure), freezes and kills wherever it is mounted, with or without controllers; each limit is set through
+whichever version holds its controller. Everything here is synchronous and short (tens of microseconds) except the waits in
+`freeze` and `remove`, which end with the kernel's notification; `docs/resources.md` has the whole picture.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from agentenv.errors import CapabilityError, InfrastructureError
+from agentenv.isolation.contract import OomKill, Resources, Usage
+from agentenv.isolation.namespace import cgroup_discovery, cgroup_signals, cgroup_v1, cgroup_v2, kernel_log
+from agentenv.isolation.namespace import cgroup_files as files
+from agentenv.isolation.namespace.cgroup_discovery import PARENT, Hierarchy
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
+_OWNED = re.compile(r"agentenv-(?P<owner>.+)-(?P<machine>[^-]+)")
+
+
+class Driver(Protocol):
+    """What the modules `cgroup_v1` and `cgroup_v2` both offer, each in the files of its version."""
+
+    def set_memory(self, directory: str, limit: int) -> None: ...
+    def set_cpu(self, directory: str, cores: float) -> None: ...
+    def set_processes(self, directory: str, limit: int) -> None: ...
+    def set_io(self, directory: str, device: str, read_bytes: int | None, write_bytes: int | None) -> None: ...
+    def memory(self, directory: str) -> tuple[int | None, int | None, int | None]: ...
+    def oom_kills(self, directory: str) -> int: ...
+    def throttled_seconds(self, directory: str) -> float | None: ...
+
+
+class Control(NamedTuple):
+    """Where one controller of one sandbox is steered."""
+
+    driver: Driver
+    directory: str
+
+
+_DRIVERS: Final[dict[int, Driver]] = {1: cgroup_v1, 2: cgroup_v2}
+
+
+def group_name(owner: str, machine: str) -> str:
+    """The name of a machine's cgroup, from which `CgroupTree.by_owner` finds the owner again. A machine's id holds no hyphen."""
+    name = f"agentenv-{owner}-{machine}"
+    if "-" in machine or not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} cannot be a cgroup's name: letters, digits, '_' and '.', and no '-' in the machine's id.")
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupTree:
+    """Where sandboxes' cgroups go on this machine, and what is `lost` (plain sentences) for want of a controller or permission."""
+
+    hierarchies: tuple[Hierarchy, ...]
+    lost: tuple[str, ...]
+
+    @classmethod
+    def discover(cls, mountinfo: str | None = None, memberships: str | None = None) -> CgroupTree:
+        """Finds what this process can use; changes nothing. The arguments stand in for /proc/self/mountinfo and /proc/self/cgroup."""
+        found = cgroup_discovery.discover(mountinfo, memberships)
+        return cls(found.hierarchies, found.lost)
+
+    @property
+    def controllers(self) -> frozenset[str]:
+        """Which of "memory", "cpu", "pids" and "io" can be limited."""
+        return frozenset().union(*(hierarchy.controllers for hierarchy in self.hierarchies)) & {"memory", "cpu", "pids", "io"}
+
+    @property
+    def can_freeze(self) -> bool:
+        """Whether a sandbox can be paused."""
+        return any(hierarchy.version == 2 or "freezer" in hierarchy.controllers for hierarchy in self.hierarchies)
+
+    def create(self, name: str) -> Cgroup:
+        """Makes the cgroup in every hierarchy, or in none: a failure removes what was made before it.
+
+        Raises `InfrastructureError` when the kernel refuses, a group of that name included.
+        """
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} cannot be a cgroup's name: letters, digits, '_', '.' and '-' only.")
+        made: list[str] = []
+        try:
+            for hierarchy in self.hierarchies:
+                _make(hierarchy, name)
+                made.append(f"{hierarchy.parent}/{name}")
+        except OSError as error:
+            for directory in made:
+                Path(directory).rmdir()
+            raise InfrastructureError(
+                f"cgroup {error.filename} cannot be made: {error.strerror}.",
+                remedy="Run `agentenv doctor`; it says which limits can be used here.",
+            ) from error
+        return self.open(name)
+
+    def open(self, name: str) -> Cgroup:
+        """The handle of a cgroup that was made before, by this process or another."""
+        return Cgroup(name, self.hierarchies)
+
+    def names(self) -> list[str]:
+        """Every sandbox's cgroup on this machine that lies under our parents, of all owners."""
+        found: set[str] = set()
+        for hierarchy in self.hierarchies:
+            try:
+                with os.scandir(hierarchy.parent) as entries:
+                    found.update(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+            except FileNotFoundError:
+                continue
+        return sorted(found)
+
+    def by_owner(self) -> dict[str, list[str]]:
+        """`names`, grouped by the owner in each; names that `group_name` did not make are left out."""
+        owners: defaultdict[str, list[str]] = defaultdict(list)
+        for name in self.names():
+            if match := _OWNED.fullmatch(name):
+                owners[match["owner"]].append(name)
+        return dict(owners)
+
+    def remove(self, name: str) -> None:
+        """Kills what is in the cgroup and removes it; nothing happens if there is none. Raises as `Cgroup.remove`."""
+        self.open(name).remove()
+
+
+def _make(hierarchy: Hierarchy, name: str) -> None:
+    """One mkdir in the usual case; our parent is made, and its controllers handed down, when it is missing."""
+    directory = f"{hierarchy.parent}/{name}"
+    try:
+        os.mkdir(directory)  # noqa: PTH102 - on the path that every start takes, and a plain string is what we have
+    except FileNotFoundError:
+        Path(hierarchy.parent).mkdir(exist_ok=True)
+        if hierarchy.version == 2 and hierarchy.controllers:
+            wanted = " ".join(f"+{controller}" for controller in sorted(hierarchy.controllers))
+            files.write(f"{hierarchy.base}/cgroup.subtree_control", wanted)
+            files.write(f"{hierarchy.parent}/cgroup.subtree_control", wanted)
+        Path(directory).mkdir()
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroup:
+    """One sandbox's cgroup. Without any hierarchy it limits nothing and `kill` leaves the killing to the end of the pid namespace."""
+
+    name: str
+    hierarchies: tuple[Hierarchy, ...]
+
+    def _directories(self) -> Iterator[tuple[Hierarchy, str]]:
+        return ((hierarchy, f"{hierarchy.parent}/{self.name}") for hierarchy in self.hierarchies)
+
+    def _control(self, controller: str) -> Control | None:
+        for hierarchy, directory in self._directories():
+            if controller in hierarchy.controllers:
+                return Control(_DRIVERS[hierarchy.version], directory)
+        return None
+
+    @property
+    def v2_directory(self) -> Path | None:
+        """The directory for clone3's CLONE_INTO_CGROUP, which enters faster than a write to `cgroup.procs`: it takes no global lock."""
+        return next((Path(directory) for hierarchy, directory in self._directories() if hierarchy.version == 2), None)
+
+    @property
+    def v1_enter_files(self) -> tuple[Path, ...]:
+        """Files that a single-threaded process writes "0" into to enter the version 1 hierarchies."""
+        return tuple(Path(directory, "tasks") for hierarchy, directory in self._directories() if hierarchy.version == 1)
+
+    @property
+    def procs_files(self) -> tuple[Path, ...]:
+        """Files that a process writes "0" into, once each and before its exec, to enter the cgroup in every hierarchy."""
+        return tuple(Path(directory, "cgroup.procs") for _, directory in self._directories())
+
+    @property
+    def memory_usage_file(self) -> Path | None:
+        """The file with the bytes in use, None where memory is not accounted."""
+        control = self._control("memory")
+        if control is None:
+            return None
+        driver, directory = control
+        return Path(directory, "memory.current" if driver is cgroup_v2 else "memory.usage_in_bytes")
+
+    def apply(self, resources: Resources) -> None:
+        """Sets the limits, also of a live sandbox; a None leaves that limit as it is, as does a limit that the tree has `lost`.
+
+        Raises `InvalidState` when memory in use cannot be pushed below the new limit (the old one stays), `InfrastructureError`
+        when the kernel refuses.
+        """
+        memory, cpu, pids = self._control("memory"), self._control("cpu"), self._control("pids")
+        try:
+            if memory and resources.memory is not None:
+                memory.driver.set_memory(memory.directory, resources.memory)
+            if cpu and resources.cpu is not None:
+                cpu.driver.set_cpu(cpu.directory, resources.cpu)
+            if pids and resources.pids is not None:
+                pids.driver.set_processes(pids.directory, resources.pids)
+        except OSError as error:
+            raise InfrastructureError(
+                f"the kernel refused a limit of cgroup {self.name} ({resources}): {error.strerror}.",
+                remedy="Choose values that this machine has, or end the sandbox if it is already gone.",
+            ) from error
+
+    def limit_io(self, device: str, *, read_bytes: int | None = None, write_bytes: int | None = None) -> None:
+        """Bytes a second from and to the block device `major:minor`; None is unlimited.
+
+        Raises `CapabilityError` where disk traffic cannot be limited.
+        """
+        control = self._control("io")
+        if control is None:
+            raise CapabilityError("disk traffic cannot be limited here: no io (v2) or blkio (v1) controller can be used.")
+        driver, directory = control
+        driver.set_io(directory, device, read_bytes, write_bytes)
+
+    def freeze(self, timeout: float = 5.0) -> None:
+        """Returns when every process is frozen.
+
+        Raises `CapabilityError` without a freezer, `InfrastructureError` after `timeout` seconds (then thawed again).
+        """
+        cgroup_signals.freeze(self._freezer(), self.name, timeout)
+
+    def thaw(self) -> None:
+        """Lets the processes go on. Raises `CapabilityError` without a freezer."""
+        cgroup_signals.thaw(self._freezer())
+
+    def _freezer(self) -> cgroup_signals.Freezer:
+        for hierarchy, directory in self._directories():
+            if hierarchy.version == 2 or "freezer" in hierarchy.controllers:
+                return cgroup_signals.Freezer(hierarchy.version, directory)
+        raise CapabilityError("a sandbox cannot be paused here: no cgroup hierarchy with a freezer can be used.")
+
+    def kill(self, timeout: float = 10.0) -> None:
+        """Sends SIGKILL to every process in it, frozen ones and those being forked included; nothing happens if it is gone.
+
+        With version 2 it returns at once, without it when the processes are gone or `timeout` seconds have passed.
+        """
+        for hierarchy, directory in self._directories():
+            if hierarchy.version == 2:
+                cgroup_signals.kill_v2(directory)
+                return
+        frozen = next((directory for hierarchy, directory in self._directories() if "freezer" in hierarchy.controllers), None)
+        directories = [directory for _, directory in self._directories()]
+        if directories:
+            cgroup_signals.kill_v1(directories[0], frozen, timeout)
+
+    def usage(self) -> Usage:
+        """What the sandbox uses now; fields that this tree cannot tell are None."""
+        used = peak = limit = None
+        if memory := self._control("memory"):
+            used, peak, limit = memory.driver.memory(memory.directory)
+        cpu, pids = self._control("cpu"), self._control("pids")
+        seconds = cpu_pressure = memory_pressure = io_pressure = None
+        if v2 := self.v2_directory:
+            seconds = cgroup_v2.cpu_seconds(str(v2))
+            cpu_pressure, memory_pressure, io_pressure = cgroup_v2.pressures(str(v2))
+        elif accounting := self._control("cpuacct"):
+            seconds = cgroup_v1.cpu_seconds(accounting.directory)
+        return Usage(
+            memory=used,
+            memory_peak=peak,
+            memory_limit=limit,
+            cpu_seconds=seconds,
+            throttled_seconds=cpu.driver.throttled_seconds(cpu.directory) if cpu else None,
+            processes=files.read_number(f"{pids.directory}/pids.current") if pids else None,
+            cpu_pressure=cpu_pressure,
+            memory_pressure=memory_pressure,
+            io_pressure=io_pressure,
+        )
+
+    def oom_kills(self) -> tuple[OomKill, ...]:
+        """The kernel's out-of-memory kills at this limit, the oldest first; a name is None where the kernel's log lost or hides it."""
+        control = self._control("memory")
+        if control is None:
+            return ()
+        driver, directory = control
+        count = driver.oom_kills(directory)
+        if count == 0:
+            return ()
+        _, peak, limit = driver.memory(directory)
+        names: tuple[str | None, ...] = kernel_log.killed_in(f"/{PARENT}/{self.name}")[-count:]
+        names = (None,) * (count - len(names)) + names
+        return tuple(OomKill(limit=limit or 0, peak=peak or 0, process=name) for name in names)
+
+    def process_limit_hits(self) -> int:
+        """How often a fork was refused because of the limit on processes."""
+        control = self._control("pids")
+        return files.read_counters(f"{control.directory}/pids.events").get("max", 0) if control else 0
+
+    def remove(self, timeout: float = 10.0) -> None:
+        """Kills what is inside, waits until it is gone, and removes the cgroup from every hierarchy. Idempotent.
+
+        Raises `InfrastructureError` when something inside does not die within `timeout` seconds (a process stuck in the kernel).
+        """
+        self.kill(timeout)
+        directories = list(self._directories())
+        for hierarchy, directory in directories:
+            if hierarchy.version == 2:
+                cgroup_signals.wait_until_empty(directory, self.name, timeout)
+        for _, directory in directories:
+            _remove_directory(directory)
+
+
+def _remove_directory(directory: str) -> None:
+    """Removes the group and, the deepest first, any group below it."""
+    try:
+        os.rmdir(directory)  # noqa: PTH106 - on the path that every end takes, and a plain string is what we have
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise InfrastructureError(f"cgroup {directory} cannot be removed: {error.strerror}.") from error
+        with os.scandir(directory) as entries:
+            below = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        if not below:
+            raise InfrastructureError(f"cgroup {directory} cannot be removed: a process is still in it.") from error
+        for child in below:
+            _remove_directory(child)
+        _remove_directory(directory)
