@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationInfo
 
-from agentenv.config.problems import near
+from agentenv.naming import near
 from agentenv.units import format_size
 
 

@@ -10,7 +10,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from agentenv.config.models import Config
-from agentenv.config.problems import Key, Problem, near
+from agentenv.config.problems import Key, Problem
+from agentenv.naming import near
 
 _EXPECTED = {
     "int_type": "a whole number",

@@ -21,7 +21,7 @@ def load(source: str | Path | Mapping[str, Any] | Config, *, machine: MachineFac
     """The configuration in a YAML file (`source` is its path) or a mapping of the same shape.
 
     Relative paths in it are taken from the file's folder (a mapping's: from the working directory) and made absolute. Limits are compared
-    with `machine`, by default this one. Raises `InvalidConfig` (a `ConfigError`) with every problem: file, line, key and what would be right.
+    with `machine`, by default this one. Raises `InvalidConfig` (a `ConfigError`) with every problem: file, line, key, what would be right.
     """
     if isinstance(source, Config):
         return source

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from agentenv.errors import ConfigError
@@ -18,13 +16,6 @@ def dotted(key: Key) -> str:
     for part in key:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
     return text
-
-
-def near(name: str, known: Iterable[str]) -> str | None:
-    """The one of `known` that `name` most likely stands for, or None."""
-    lowered = {candidate.lower(): candidate for candidate in known}
-    matches = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
-    return lowered[matches[0]] if matches else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from typing import Any
 
 import yaml
 
-from agentenv.config.problems import Key, Problem, invalid, near
+from agentenv.config.problems import Key, Problem, invalid
+from agentenv.naming import near
 
 _LARGEST_FILE = 1_000_000
 

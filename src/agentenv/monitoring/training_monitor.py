@@ -1,0 +1,99 @@
+"""What a training is doing, read from its run's directory: from another process, live or after the fact."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from agentenv.errors import NotFound
+from agentenv.monitoring.run_dir import RunDirectory, RunStatus
+from agentenv.monitoring.runs import find_run
+
+_RECENT_ROWS = 200
+
+
+class TrainingMonitor:
+    """Follows one run: `run` is its id or directory, by default the live one started last, else the latest.
+
+    `runs_dir` is where runs are looked for, by default ./runs and every place on this machine where one was started.
+    """
+
+    def __init__(self, run: str | Path | None = None, runs_dir: str | Path | None = None) -> None:
+        self._wanted = run
+        self._runs_dir = runs_dir
+
+    def find(self) -> RunDirectory:
+        """The run that is followed. Raises `NotFound`."""
+        return find_run(self._wanted, self._runs_dir)
+
+    def get_metrics(self) -> dict[str, Any]:
+        """Where the training stands now, as plain data.
+
+        `status` is "live", "finished", "interrupted", "failed", "crashed", "unreadable" or "no run" (then there is only a `hint` beside it).
+        For a run there are always `run`, `directory`, `step`, `max_steps`, `progress` (0-1), `episodes`, `return_mean`, `loss`,
+        `steps_per_second`, `eta_seconds`, `elapsed_seconds`, `started` and `updated` (unix seconds) and `message`, each None where it is not
+        known; then the latest value of every other metric. Raises `NotFound` for a run that was named and does not exist.
+        """
+        try:
+            run = self.find()
+        except NotFound:
+            if self._wanted is not None:
+                raise
+            return {
+                "status": "no run",
+                "hint": "Start a training with `agentenv train CONFIG`; its metrics are here from its first step on.",
+            }
+        return summarise(run, run.status())
+
+    def history(self) -> list[dict[str, Any]]:
+        """All rows of metrics, the oldest first. Raises `NotFound`."""
+        return list(self.find().metrics())
+
+
+def summarise(run: RunDirectory, status: RunStatus) -> dict[str, Any]:
+    """`TrainingMonitor.get_metrics` for a run whose status is known."""
+    rows = run.last_metrics(_RECENT_ROWS)
+    latest = {name: value for row in rows for name, value in row.items() if value is not None}
+    step = latest.pop("step", None)
+    latest.pop("time", None)
+    speed = latest.pop("steps_per_second", None) or measured_speed(rows)
+    max_steps = status.max_steps
+    summary: dict[str, Any] = {
+        "run": run.id,
+        "directory": str(run.path),
+        "status": "live" if status.live else status.state,
+        "step": step,
+        "max_steps": max_steps,
+        "progress": min(step / max_steps, 1.0) if step is not None and max_steps else None,
+        "episodes": latest.pop("episodes", None),
+        "return_mean": latest.pop("return_mean", None),
+        "loss": latest.pop("loss", None),
+        "steps_per_second": speed,
+        "eta_seconds": max(max_steps - step, 0) / speed if status.live and speed and max_steps and step is not None else None,
+        "started": status.started,
+        "updated": status.updated,
+        "elapsed_seconds": _elapsed(status),
+        "message": status.message,
+    }
+    return summary | latest
+
+
+def measured_speed(rows: list[dict[str, Any]]) -> float | None:
+    """Steps a second over `rows` (their `step` and `time`); None where they do not tell."""
+    timed = [
+        (row["time"], row["step"])
+        for row in rows
+        if isinstance(row.get("time"), (int, float)) and isinstance(row.get("step"), (int, float))
+    ]
+    if len(timed) < 2:
+        return None
+    (begin, first), (end, last) = timed[0], timed[-1]
+    return (last - first) / (end - begin) if end > begin and last > first else None
+
+
+def _elapsed(status: RunStatus) -> float | None:
+    if status.started is None:
+        return None
+    end = time.time() if status.live else status.finished or status.updated or status.started
+    return max(end - status.started, 0.0)
