@@ -1,0 +1,7 @@
+"""Images: what a sandbox sees as its files before it writes any. `ImageStore` turns a reference (`host`, `dir:PATH`, `tar:PATH`) into plain
+directories to mount, keeps unpacked archives by their content, and knows who uses them. Nothing of an image is ever run here.
+"""
+
+from agentenv.images.store import Image, ImageStore, Progress
+
+__all__ = ["Image", "ImageStore", "Progress"]

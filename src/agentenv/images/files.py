@@ -1,0 +1,101 @@
+"""The few file operations that images and snapshots share: durable small files, and trees that always can be removed."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from agentenv.errors import InfrastructureError
+
+
+def write_durably(path: Path, content: Mapping[str, object]) -> None:
+    """Writes `content` as JSON so that after a power cut either all of it or nothing of it is at `path`."""
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1, sort_keys=True)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Makes the names in directory `path` durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_filesystem(path: Path) -> None:
+    """Writes everything of the file system that holds `path` to its disk (syncfs(2), which also reports a failed write)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if libc.syncfs(descriptor) != 0:
+            number = ctypes.get_errno()
+            raise InfrastructureError(
+                f"the disk under {path} did not take the data: {os.strerror(number)}.", remedy="Check the disk's health."
+            )
+    finally:
+        os.close(descriptor)
+
+
+def remove_tree(path: Path) -> None:
+    """Removes the tree at `path` if there is one, directories without permissions (overlay work directories) included.
+
+    Raises `InfrastructureError` when something of it cannot be removed, and names it.
+    """
+
+    def open_up(function: Callable[..., object], name: str, error: BaseException) -> None:
+        if isinstance(error, FileNotFoundError):
+            return
+        if not isinstance(error, PermissionError):
+            raise error
+        for directory in (Path(name).parent, Path(name)):
+            if stat.S_ISDIR(directory.lstat().st_mode):
+                directory.chmod(0o700)
+        if Path(name).is_dir() and not Path(name).is_symlink():
+            remove_tree(Path(name))
+        else:
+            Path(name).unlink()
+
+    try:
+        # A real error inside `open_up` ends the walk; those that it mends do not.
+        shutil.rmtree(path, onerror=lambda function, name, info: open_up(function, name, info[1]))
+    except OSError as error:
+        raise InfrastructureError(
+            f"{error.filename} cannot be removed: {error.strerror}.", remedy="Remove it by hand, as its owner."
+        ) from error
+
+
+def allocated_bytes(path: Path) -> int:
+    """Disk space that the tree at `path` takes, in bytes; files with several names count once, names that vanish meanwhile not at all."""
+    total, seen = 0, set[tuple[int, int]]()
+    pending = [os.fspath(path)]
+    while pending:
+        try:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISDIR(status.st_mode):
+                        pending.append(entry.path)
+                    elif status.st_nlink > 1:
+                        if (status.st_dev, status.st_ino) in seen:
+                            continue
+                        seen.add((status.st_dev, status.st_ino))
+                    total += status.st_blocks * 512
+        except FileNotFoundError:
+            continue
+    return total
