@@ -30,10 +30,10 @@ class TrainingMonitor:
     def get_metrics(self) -> dict[str, Any]:
         """Where the training stands now, as plain data.
 
-        `status` is "live", "finished", "interrupted", "failed", "crashed", "unreadable" or "no run" (then there is only a `hint` beside it).
+        `status` is "live", "finished", "interrupted", "failed", "crashed", "unreadable" or "no run" (with nothing but a `hint` beside it).
         For a run there are always `run`, `directory`, `step`, `max_steps`, `progress` (0-1), `episodes`, `return_mean`, `loss`,
-        `steps_per_second`, `eta_seconds`, `elapsed_seconds`, `started` and `updated` (unix seconds) and `message`, each None where it is not
-        known; then the latest value of every other metric. Raises `NotFound` for a run that was named and does not exist.
+        `steps_per_second`, `eta_seconds`, `elapsed_seconds`, `started` and `updated` (unix seconds) and `message`, each None where it is
+        not known; then the latest value of every other metric. Raises `NotFound` for a run that was named and does not exist.
         """
         try:
             run = self.find()
