@@ -29,6 +29,10 @@ class Problem:
     remedy: str | None = None
     fatal: bool = False
 
+    def to_dict(self) -> dict[str, object]:
+        """The problem as plain data."""
+        return {"file": self.file, "line": self.line, "key": dotted(self.key) or None, "message": self.message, "remedy": self.remedy}
+
     def __str__(self) -> str:
         where = ":".join(str(part) for part in (self.file, self.line) if part is not None)
         prefix = ": ".join(part for part in (where, dotted(self.key)) if part)
