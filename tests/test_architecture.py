@@ -11,16 +11,18 @@ import agentenv
 
 SOURCE = Path(agentenv.__file__).parent
 FLOORS = [
-    {"cli", "benchmarks"},
+    {"cli"},
+    {"benchmarks"},
     {"train"},
     {"envs"},
     {"sandbox"},
     {"node"},
-    {"isolation", "images"},
+    {"images"},
+    {"isolation"},
     {"guest"},
     {"monitoring"},
     {"config"},
-    {"units"},
+    {"naming", "paths", "units"},
     {"errors"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}

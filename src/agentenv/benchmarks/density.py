@@ -47,4 +47,17 @@ def run(scale: Scale) -> Iterator[Row]:
     theirs = bwraps(scale.count(REFERENCE_ALIVE, 20)) / 2**20
     mine = sandboxes(alive) / 2**20
     target = Target("value", "<=", 1.0)
-    yield Row("density", mine, "MiB", mine, None, alive, "an idle sh under bwrap", theirs, mine / theirs, str(target), target.met(mine, None), machine())
+    yield Row(
+        "density",
+        mine,
+        "MiB",
+        mine,
+        None,
+        alive,
+        "an idle sh under bwrap",
+        theirs,
+        mine / theirs,
+        str(target),
+        target.met(mine, None),
+        machine(),
+    )

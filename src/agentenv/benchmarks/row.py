@@ -79,9 +79,7 @@ def timed(action: Callable[[], object]) -> float:
     return perf_counter() - begin
 
 
-def in_turn(
-    pairs: int, ours: Callable[[], float], reference: Callable[[], float], *, warm_up: int = 3
-) -> tuple[list[float], list[float]]:
+def in_turn(pairs: int, ours: Callable[[], float], reference: Callable[[], float], *, warm_up: int = 3) -> tuple[list[float], list[float]]:
     """`pairs` samples of each contender, ours and the reference alternating, after a warm-up that is not counted."""
     for _ in range(warm_up):
         ours()

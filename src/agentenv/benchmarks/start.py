@@ -59,5 +59,16 @@ def run(scale: Scale) -> Iterator[Row]:
     for name, samples in stages.items():
         middle = percentile(samples, 0.5) * 1000
         yield Row(
-            f"start/{name}", middle, "ms", middle, percentile(samples, 0.99) * 1000, len(samples), "start", half * 1000, middle / (half * 1000), None, None, machine()
+            f"start/{name}",
+            middle,
+            "ms",
+            middle,
+            percentile(samples, 0.99) * 1000,
+            len(samples),
+            "start",
+            half * 1000,
+            middle / (half * 1000),
+            None,
+            None,
+            machine(),
         )

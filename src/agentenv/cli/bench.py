@@ -1,0 +1,86 @@
+"""`agentenv bench`: measures speed and memory against references of the same run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentenv.benchmarks.catalogue import BENCHMARKS, load
+from agentenv.benchmarks.row import Row, Scale
+from agentenv.cli.output import JsonFlag, console
+
+
+def complete_name() -> list[str]:
+    return [*BENCHMARKS, "all"]
+
+
+def bench(
+    name: Annotated[str, typer.Argument(help="Which one: " + ", ".join(BENCHMARKS) + ", or all.", autocompletion=complete_name)],
+    output: Annotated[Path | None, typer.Option(help="Also write results.jsonl, table.md and plot.png into this folder.")] = None,
+    scale: Annotated[float, typer.Option(min=0.001, max=10, help="Do this share of the published amount, for a quick look.")] = 1.0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Measures NAME, each sample in turn with its reference. Ends with 0 when it measured, whatever the figure."""
+    names = list(BENCHMARKS) if name == "all" else [name]
+    benchmarks = {chosen: load(chosen) for chosen in names}
+    rows: list[Row] = []
+    for chosen, measure in benchmarks.items():
+        if not as_json:
+            console().print(f"[dim]measuring {chosen} ...[/dim]")
+        for row in measure(Scale(scale)):
+            rows.append(row)
+            if as_json:
+                typer.echo(json.dumps(row.as_dict()))
+    if not as_json:
+        print_table(rows)
+    if output:
+        write(rows, output)
+        if not as_json:
+            console().print(f"Results lie in {output}/ (results.jsonl, table.md, plot.png).")
+
+
+CELLS = ("name", "value", "p99", "reference", "reference value", "ratio", "target", "met")
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """A row as the strings of a table, in the order of `CELLS`."""
+
+    def number(figure: float | None) -> str:
+        return "" if figure is None else f"{figure:.3g}" if abs(figure) < 1000 else f"{figure:.0f}"
+
+    met = {True: "yes", False: "no", None: ""}[row.met]
+    ratio = f"{row.ratio:.2f}x" if row.ratio is not None else ""
+    return (
+        row.name,
+        f"{number(row.value)} {row.unit}",
+        number(row.p99),
+        row.reference,
+        number(row.reference_value),
+        ratio,
+        row.target or "",
+        met,
+    )
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    from rich.table import Table
+
+    table = Table(*CELLS, title=rows[0].machine if rows else None)
+    for row in rows:
+        table.add_row(*cells(row), style={True: "green", False: "red", None: None}[row.met])
+    console().print(table)
+
+
+def write(rows: Sequence[Row], folder: Path) -> None:
+    """Writes the rows as JSON lines, as a Markdown table and as a picture."""
+    from agentenv.benchmarks.plot import draw
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.jsonl").write_text("".join(json.dumps(row.as_dict()) + "\n" for row in rows))
+    header = f"| {' | '.join(CELLS)} |\n|{'---|' * len(CELLS)}\n"
+    (folder / "table.md").write_text(header + "".join(f"| {' | '.join(cells(row))} |\n" for row in rows))
+    draw(rows, folder / "plot.png")
