@@ -1,0 +1,43 @@
+"""The files that differ between two sandboxes of one image: who they are called, and whom they ask for names.
+
+They form a layer of their own between the image and the snapshots, so that no snapshot carries its parent's name to a child,
+while a file that the sandbox itself changed is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from agentenv.isolation.contract import RootFilesystem, Tree
+
+NAME = "identity"
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+
+def write_identity(directory: Path, hostname: str, nameservers: tuple[str, ...]) -> Path:
+    """Writes the layer below the machine's `directory` and returns it."""
+    layer = directory / NAME
+    etc = f"{layer}/etc"
+    layer.mkdir(mode=0o755)
+    os.mkdir(etc, 0o755)  # noqa: PTH102 - on the path that every start takes
+    _write(f"{etc}/hostname", f"{hostname}\n")
+    _write(f"{etc}/hosts", f"127.0.0.1 localhost\n127.0.1.1 {hostname}\n::1 localhost ip6-localhost ip6-loopback\n")
+    _write(f"{etc}/resolv.conf", "".join(f"nameserver {server}\n" for server in nameservers))
+    _write(f"{etc}/machine-id", f"{secrets.token_hex(16)}\n")
+    return layer
+
+
+def with_identity(root: RootFilesystem, layer: Path) -> RootFilesystem:
+    """The same root with the identity `layer` over its image's files."""
+    first, *others = root.trees
+    return RootFilesystem((Tree(first.target, first.name, (layer, *first.lowers)), *others), root.image, root.env, root.user, root.cwd)
+
+
+def _write(path: str, content: str) -> None:
+    descriptor = os.open(path, _NEW, 0o644)
+    try:
+        os.write(descriptor, content.encode())
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,206 @@
+"""The node's side of one sandbox: its states, its limits, its end. What users hold is `agentenv.AsyncSandbox`, a handle around this."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Literal
+
+from agentenv.errors import AgentEnvError, InvalidState, SandboxDied, Stage
+from agentenv.isolation.contract import Exit, Machine, Resources, RootFilesystem, Usage
+from agentenv.monitoring import EventSink
+from agentenv.node.capacity import Capacity
+from agentenv.node.journal import Journal
+from agentenv.node.layers import LayersInUse
+from agentenv.node.lifetime import Lifetime
+from agentenv.node.records import SandboxRequest
+from agentenv.node.starter import Running
+
+State = Literal["running", "paused", "dead"]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a sandbox's files start from: an image, snapshot layers over it, and the snapshot nearest above in the tree (its id)."""
+
+    image: RootFilesystem
+    layers: LayersInUse
+    snapshot: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a sandbox needs of its node; `on_end` is called once, when it is gone."""
+
+    journal: Journal
+    events: EventSink
+    capacity: Capacity
+    on_end: Callable[[str], None]
+
+
+class NodeSandbox:
+    """One sandbox that this process owns. `kill` works in every state and is idempotent; everything else raises once it is dead.
+
+    `request` carries the limits as they are now; `failure` is the error that explains a death that nobody here asked for.
+    """
+
+    def __init__(self, identifier: str, request: SandboxRequest, origin: Origin, running: Running, around: Surroundings) -> None:
+        self.id = identifier
+        self.generation = 1
+        self.request = request
+        self.origin = origin
+        self.state: State = "running"
+        self.created = time.time()
+        self.failure: AgentEnvError | None = None
+        self.transition = asyncio.Lock()
+        """Held by whatever changes the state or needs it to stay as it is."""
+        self.stopping = threading.Event()
+        """Set when the sandbox ends, for those who copy its files in another thread."""
+        self._running = running
+        self._around = around
+        self._reason = ""
+        self._exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+        self._ending: asyncio.Task[Exit] | None = None
+        self._lifetime = Lifetime(self._expire)
+        self._lifetime.set(request.lifetime)
+        self._watch = asyncio.create_task(self._watch_death(running.machine))
+        self._record(created=self.created)
+
+    @property
+    def machine(self) -> Machine:
+        """The machine of the present generation."""
+        return self._running.machine
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend that it runs on."""
+        return self._running.backend
+
+    @property
+    def directory(self) -> Path:
+        """The machine's directory; `agent.sock` and `upper/` lie there."""
+        return self._running.directory
+
+    @property
+    def timings(self) -> tuple[Stage, ...]:
+        """The stages of the present generation's start, in order."""
+        return self._running.stages
+
+    def require_alive(self) -> None:
+        """Raises the sandbox's `failure`, or `InvalidState` when it was ended on purpose."""
+        if self.state == "dead":
+            raise self.failure or InvalidState(f"sandbox {self.id} is gone: {self._reason}.", remedy="Create another one.")
+
+    async def pause(self) -> None:
+        """Freezes every process; nothing happens when it is paused already."""
+        async with self.transition:
+            self.require_alive()
+            if self.state == "running":
+                await self.machine.pause()
+                self._enter("paused")
+
+    async def resume(self) -> None:
+        """Lets it go on; nothing happens when it runs already."""
+        async with self.transition:
+            self.require_alive()
+            if self.state == "paused":
+                await self.machine.resume()
+                self._enter("running")
+
+    async def resize(self, resources: Resources) -> None:
+        """Changes the limits while it runs; None in a field leaves that limit. Raises `CapabilityError` for what cannot be had."""
+        self._around.capacity.check(resources)
+        async with self.transition:
+            self.require_alive()
+            await self.machine.resize(resources)
+            given = {field.name: value for field in fields(resources) if (value := getattr(resources, field.name)) is not None}
+            self.request = replace(self.request, resources=replace(self.request.resources, **given))
+            self._around.events.emit("sandbox.resized", id=self.id, **given)
+
+    async def usage(self) -> Usage:
+        """What it uses now."""
+        self.require_alive()
+        return await self.machine.usage()
+
+    def set_lifetime(self, seconds: float | None) -> None:
+        """It ends `seconds` from now, whatever was granted before; None is without end."""
+        self.require_alive()
+        self._lifetime.set(seconds)
+        self._record()
+
+    async def kill(self, reason: str = "it was killed") -> Exit:
+        """Ends it and frees what it held, also when the caller is cancelled meanwhile; returns how it ended."""
+        return await asyncio.shield(self.begin_end(reason))
+
+    async def wait(self) -> Exit:
+        """Returns when it has ended, by whatever cause."""
+        return await asyncio.shield(self._exit)
+
+    def begin_end(self, reason: str, failure: AgentEnvError | None = None) -> asyncio.Task[Exit]:
+        """Declares it dead from this moment on, and frees what it holds in a task of its own; the first reason counts."""
+        if self._ending is None:
+            self.state, self.failure, self._reason = "dead", failure, reason
+            self.stopping.set()
+            self._lifetime.cancel()
+            self._watch.cancel()
+            self._ending = asyncio.create_task(self._end())
+        return self._ending
+
+    async def replace_machine(self, running: Running, origin: Origin) -> None:
+        """Puts a machine that already runs in the place of the present one, which is ended. The caller holds `transition`."""
+        before, before_origin = self._running, self.origin
+        self._watch.cancel()
+        self._running, self.origin = running, origin
+        self.generation += 1
+        self._watch = asyncio.create_task(self._watch_death(running.machine))
+        self._enter("running")
+        try:
+            await before.end()
+        finally:
+            before_origin.layers.release()
+
+    async def _end(self) -> Exit:
+        ended = Exit(None, None, self._reason)
+        try:
+            ended = await self.machine.kill()
+        finally:
+            # A copy of its files stops at `stopping`; only then may they go.
+            async with self.transition:
+                await self._running.held.aclose()
+                self.origin.layers.release()
+            self._around.journal.forget(self.id)
+            self._around.events.emit("sandbox.died" if self.failure else "sandbox.ended", id=self.id, reason=self._reason, exit=ended)
+            self._exit.set_result(ended)
+            self._around.on_end(self.id)
+        return ended
+
+    async def _watch_death(self, machine: Machine) -> None:
+        ended = await machine.wait()
+        self.begin_end(ended.reason, SandboxDied(self.id, ended.reason, evidence=ended.evidence))
+
+    def _expire(self, seconds: float) -> None:
+        self.begin_end(f"its lifetime of {seconds:g} s is over")
+
+    def _enter(self, state: State) -> None:
+        self.require_alive()
+        self.state = state
+        self._record()
+        self._around.events.emit(f"sandbox.{'resumed' if state == 'running' else state}", id=self.id, generation=self.generation)
+
+    def _record(self, **facts: object) -> None:
+        self._around.journal.record(
+            self.id,
+            state=self.state,
+            generation=self.generation,
+            expires=self._lifetime.expires,
+            backend=self.backend,
+            directory=self.directory,
+            image=self.request.image,
+            snapshot=self.origin.snapshot,
+            metadata=dict(self.request.metadata),
+            **facts,
+        )

@@ -1,0 +1,39 @@
+"""Removes directories in the background: out of sight at once, off the disk a little later, and nobody waits for it but `drain`."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from agentenv.errors import InfrastructureError
+from agentenv.images.files import remove_tree
+from agentenv.monitoring import EventSink
+from agentenv.node.owner import Owner
+
+
+class Trash:
+    """The directories that an owner has thrown away. What a crash leaves of them is removed with the dead owner's directory."""
+
+    def __init__(self, owner: Owner, events: EventSink) -> None:
+        self._owner = owner
+        self._events = events
+        self._removals: set[asyncio.Task[None]] = set()
+
+    def discard(self, path: Path) -> None:
+        """Takes `path` away at once and removes it later; nothing happens when it does not exist."""
+        resting = self._owner.discard(path)
+        if resting is not None:
+            task = asyncio.create_task(self._remove(resting))
+            self._removals.add(task)
+            task.add_done_callback(self._removals.discard)
+
+    async def drain(self) -> None:
+        """Returns when everything thrown away so far is gone."""
+        while self._removals:
+            await asyncio.wait(self._removals)
+
+    async def _remove(self, path: Path) -> None:
+        try:
+            await asyncio.to_thread(remove_tree, path)
+        except InfrastructureError as error:
+            self._events.emit("node.removal_failed", path=str(path), error=str(error))
