@@ -43,7 +43,7 @@ def error_data(error: AgentEnvError) -> dict[str, object]:
 
 
 def console() -> Console:
-    """A rich console on stdout."""
+    """A rich console on stdout; a pipe or file gets lines long enough for a table."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 140)

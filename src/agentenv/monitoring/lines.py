@@ -25,15 +25,20 @@ def parse_line(line: bytes) -> dict[str, Any] | None:
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Every whole object of a log with its rotated parts, the oldest first; a missing file has none."""
-    number = 1
-    while rotated(path, number).exists():
-        number += 1
-    for part in [*(rotated(path, older) for older in range(number - 1, 0, -1)), path]:
+    for part in [*older_parts(path), path]:
         try:
             with part.open("rb") as file:
                 yield from (record for line in file if line.endswith(b"\n") and (record := parse_line(line)) is not None)
         except FileNotFoundError:
             continue
+
+
+def older_parts(path: Path) -> list[Path]:
+    """The rotated parts of a log, the oldest first."""
+    parts: list[Path] = []
+    while (part := rotated(path, len(parts) + 1)).exists():
+        parts.append(part)
+    return parts[::-1]
 
 
 def last_lines(path: Path, count: int) -> list[dict[str, Any]]:
@@ -53,7 +58,7 @@ def last_lines(path: Path, count: int) -> list[dict[str, Any]]:
 
 
 class LineFollower:
-    """Gives at each `poll` the objects that a log has gained since; goes on with the new file when the log was rotated."""
+    """Gives at each `poll` the objects that a log has gained since, at the first all of them; follows the log through its rotations."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -63,6 +68,8 @@ class LineFollower:
     def poll(self) -> list[dict[str, Any]]:
         """The new objects, the oldest first; half a line stays for the next poll."""
         found: list[dict[str, Any]] = []
+        if self._inode is None:
+            found += [record for part in older_parts(self._path) for record in self._whole(part)]
         try:
             with self._path.open("rb") as file:
                 status = os.fstat(file.fileno())
@@ -75,6 +82,12 @@ class LineFollower:
         except FileNotFoundError:
             pass
         return found
+
+    def _whole(self, part: Path) -> list[dict[str, Any]]:
+        try:
+            return [record for line in part.read_bytes().splitlines() if (record := parse_line(line)) is not None]
+        except FileNotFoundError:
+            return []
 
     def _rest_of_rotated(self) -> list[dict[str, Any]]:
         """What was appended to the previous file after the last poll, where it is still the first rotated one."""

@@ -160,4 +160,9 @@ class Metrics:
     def prometheus_text(self) -> str:
         """Everything in Prometheus' text format (version 0.0.4)."""
         self.sandboxes.refresh()
-        return generate_latest(self.registry).decode()
+        return render(self.registry)
+
+
+def render(registry: CollectorRegistry) -> str:
+    """A registry in Prometheus' text format (version 0.0.4)."""
+    return generate_latest(registry).decode()

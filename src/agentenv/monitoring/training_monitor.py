@@ -23,6 +23,11 @@ class TrainingMonitor:
         self._wanted = run
         self._runs_dir = runs_dir
 
+    @property
+    def named(self) -> bool:
+        """Whether one run was asked for by name."""
+        return self._wanted is not None
+
     def find(self) -> RunDirectory:
         """The run that is followed. Raises `NotFound`."""
         return find_run(self._wanted, self._runs_dir)
