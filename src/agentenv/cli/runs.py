@@ -66,7 +66,7 @@ def describe(run: RunDirectory) -> dict[str, Any]:
 def _print_table(summaries: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for column in ("RUN", "STATE", "STARTED", "STEPS", "RETURN", "STEPS/S", "TOOK"):
         table.add_column(column, justify="right" if column in {"STEPS", "RETURN", "STEPS/S", "TOOK"} else "left", no_wrap=True)
     table.add_column("IN", no_wrap=True, overflow="ellipsis")
@@ -77,7 +77,7 @@ def _print_table(summaries: list[dict[str, Any]]) -> None:
 
 def _cells(summary: dict[str, Any]) -> list[str]:
     step, max_steps, started = summary["step"], summary["max_steps"], summary["started"]
-    steps = "-" if step is None else f"{step:,}" + (f"/{max_steps:,}" if max_steps else "")
+    steps = "-" if step is None else _compact(step) + (f"/{_compact(max_steps)}" if max_steps else "")
     directory = Path(summary["directory"]).parent
     here = Path.cwd()
     return [
@@ -94,3 +94,11 @@ def _cells(summary: dict[str, Any]) -> list[str]:
 
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
+
+
+def _compact(count: int) -> str:
+    """59800 -> 59.8k, 1000000 -> 1M."""
+    for limit, unit in ((1_000_000, "M"), (1_000, "k")):
+        if count >= limit:
+            return f"{count / limit:.4g}{unit}"
+    return str(count)

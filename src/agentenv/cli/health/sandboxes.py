@@ -1,0 +1,55 @@
+"""The proof: which backends can be used, and one environment that is started, asked to run a command, and removed."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import asdict
+
+from agentenv.cli.health.check import Finding
+from agentenv.errors import AgentEnvError
+from agentenv.isolation.contract import Probe
+from agentenv.paths import state_home
+from agentenv.units import format_duration
+
+
+def backends() -> list[Finding]:
+    """One finding for each registered backend, from its own probe."""
+    from agentenv.isolation import probe_all
+
+    return [_backend(probe) for probe in probe_all()]
+
+
+def _backend(probe: Probe) -> Finding:
+    name = f"backend {probe.backend}"
+    capabilities = asdict(probe.capabilities)
+    lost = tuple(capabilities.pop("lost"))
+    data = {"usable": probe.usable, "version": probe.version, "capabilities": capabilities, "lost": list(lost)}
+    if not probe.usable:
+        return Finding(name, "missing", probe.reason or "cannot be used", remedy=probe.remedy, data=data)
+    can = ", ".join(capability.replace("_", " ") for capability, there in capabilities.items() if there)
+    version = f" {probe.version}" if probe.version else ""
+    return Finding(name, "limited" if lost else "ok", f"usable{version}: {can}", details=lost, data=data)
+
+
+def environment() -> Finding:
+    """Starts a sandbox with the strongest backend, runs a command in it, removes it, and looks whether anything of it stayed."""
+    from agentenv.sandbox import Sandbox
+
+    word = secrets.token_hex(8)
+    try:
+        with Sandbox.create(timeout=120) as sandbox:
+            result = sandbox.commands.run(f"echo {word}")
+            stages = {stage.name: stage.seconds for stage in sandbox.timings}
+            data: dict[str, object] = {"sandbox": sandbox.id, "stages": stages}
+    except AgentEnvError as error:
+        return Finding("environment", "failed", error.message, remedy=error.remedy or "Look at the lines above for what is missing.")
+    if result.exit_code != 0 or result.stdout.strip() != word:
+        summary = f"a command in it ended with {result.exit_code} and printed {result.stdout!r} {result.stderr!r}"
+        return Finding("environment", "failed", summary, remedy="Run `agentenv -vv doctor` and report what it says.", data=data)
+    left = sorted(str(path) for path in (state_home() / "owners").glob(f"*/{sandbox.id}"))
+    if left:
+        return Finding(
+            "environment", "failed", f"{left[0]} stayed after its end", remedy="Run the command again: a start cleans up.", data=data
+        )
+    took = format_duration(sum(stages.values()))
+    return Finding("environment", "ok", f"started in {took}, ran a command, was removed", data=data)
