@@ -1,0 +1,47 @@
+/* The daemon's books: which sandboxes it has started, and how it speaks to its owner. */
+#ifndef AGENTENV_DAEMON_H
+#define AGENTENV_DAEMON_H
+
+#include "launch.h"
+
+enum source { SOURCE_CONTROL, SOURCE_OWNER, SOURCE_REPORT, SOURCE_PROCESS };
+
+struct sandbox {
+    enum source report_source, process_source; /* what epoll hands back: the address of the one that became ready */
+    struct sandbox *next;
+    char id[128];
+    pid_t pid;
+    int pidfd, report_pipe; /* report_pipe is -1 once the start is settled */
+    uint64_t asked, cloned; /* ns */
+    unsigned core_count;
+    uint16_t *cores;
+    char *groups[GROUPS_MAX]; /* cgroup.procs files, removed with their directories when the owner is gone */
+    size_t group_count;
+};
+
+struct daemon {
+    struct host host;
+    int control, owner, events;
+    enum source control_source, owner_source;
+    struct sandbox *sandboxes;
+    unsigned load[CPUS_MAX]; /* sandboxes pinned to each core */
+    bool network_used;       /* the namespace it stands in belongs to a sandbox by now */
+};
+
+/* replies.c: records to the owner, at most one descriptor with them. */
+void tell(struct daemon *daemon, int descriptor, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* sandboxes.c */
+void launch(struct daemon *daemon, struct request *request, uint64_t asked);
+void change_cores(struct daemon *daemon, const struct request *request);
+void kill_sandbox(struct daemon *daemon, const struct request *request);
+void report_ready(struct daemon *daemon, struct sandbox *sandbox);
+void process_ended(struct daemon *daemon, struct sandbox *sandbox);
+_Noreturn void end_all(struct daemon *daemon);
+
+/* cores.c */
+uint16_t *choose_cores(struct daemon *daemon, unsigned count);
+void release_cores(struct daemon *daemon, const uint16_t *cores, unsigned count);
+void find_cores(struct host *host);
+
+#endif

@@ -1,0 +1,163 @@
+"""The namespace backend: a sandbox is a process tree in namespaces of its own, on an overlay of its own, behind seccomp and Landlock."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+from contextlib import AsyncExitStack
+from pathlib import Path
+from time import perf_counter
+
+from agentenv.errors import InfrastructureError, InvalidState, Stage, StartupTimeout
+from agentenv.isolation.contract import MachineSpec, Probe
+from agentenv.isolation.namespace import endpoint, plan
+from agentenv.isolation.namespace.cgroups import CgroupTree, group_name
+from agentenv.isolation.namespace.launcher import Launch, Launcher, readable
+from agentenv.isolation.namespace.machine import NamespaceMachine
+from agentenv.isolation.namespace.probing import launcher_command, probe
+from agentenv.isolation.namespace.seccomp import compile_filter
+
+
+class _Attempt:
+    """One start under way: which stage runs since when, and what the stages before took."""
+
+    def __init__(self) -> None:
+        self.stage = "prepare"
+        self.stages: list[Stage] = []
+        self.log: int | None = None
+        self._since = perf_counter()
+
+    def enter(self, stage: str) -> None:
+        """The stage before is over, and `stage` begins."""
+        now = perf_counter()
+        self.stages.append(Stage(self.stage, now - self._since))
+        self.stage, self._since = stage, now
+
+    def finish(self, launched: tuple[Stage, ...]) -> tuple[Stage, ...]:
+        """All stages; "launch" is told in the parts that the launcher reported."""
+        self.enter("")
+        parts = tuple(Stage(f"launch.{part.name}", part.seconds) for part in launched)
+        return tuple(stage for done in self.stages for stage in ((done, *parts) if done.name == "launch" else (done,)))
+
+    def output(self) -> str:
+        """What the agent has printed so far."""
+        return "" if self.log is None else endpoint.read_log(self.log)
+
+
+class NamespaceBackend:
+    """Starts sandboxes for one owner process, whose directory gives the cgroups their owner's name. Made by `open`."""
+
+    name = "namespace"
+
+    def __init__(self, owner_dir: Path, launcher: Launcher, cgroups: CgroupTree) -> None:
+        self._owner_dir = owner_dir
+        self._launcher = launcher
+        self._cgroups = cgroups
+        self._numbers = itertools.count(1)
+        self._reopening = asyncio.Lock()
+        self._closed = False
+
+    @classmethod
+    async def open(cls, owner_dir: Path) -> NamespaceBackend:
+        """Starts the launcher. Raises `BackendUnavailable` where the machine does not allow what it needs."""
+        cgroups = CgroupTree.discover()
+        return cls(owner_dir, await open_launcher(owner_dir, cgroups), cgroups)
+
+    def probe(self) -> Probe:
+        """What this machine allows, tried out in the owner's directory."""
+        return probe(self._owner_dir)
+
+    async def start(self, spec: MachineSpec) -> NamespaceMachine:
+        """Starts a sandbox; on any failure nothing of it is left. Raises `StartupTimeout`, `InfrastructureError`."""
+        attempt = _Attempt()
+        allowed = spec.timeouts.startup
+        async with AsyncExitStack() as held:
+            try:
+                async with asyncio.timeout(allowed) as limit:
+                    return await self._start(spec, attempt, held)
+            except TimeoutError as error:
+                if not limit.expired():
+                    raise
+                raise StartupTimeout(
+                    kind="Sandbox", stage=attempt.stage, timeout=allowed, timings=tuple(attempt.stages), last_output=attempt.output()
+                ) from error
+
+    async def close(self) -> None:
+        """Ends every sandbox and the launcher. Idempotent."""
+        self._closed = True
+        await self._launcher.close()
+
+    async def _start(self, spec: MachineSpec, attempt: _Attempt, held: AsyncExitStack) -> NamespaceMachine:
+        launcher = self._launcher if self._launcher.alive else await self._reopen()
+        listener = held.enter_context(endpoint.listen(spec.directory))
+        attempt.log = log = endpoint.open_log()
+        held.callback(os.close, log)
+        attempt.enter("cgroup")
+        cgroup = self._cgroups.create(group_name(self._owner_dir.name, spec.id))
+        held.callback(cgroup.remove)
+        cgroup.apply(spec.resources)
+        attempt.enter("launch")
+        connection = held.enter_context(endpoint.connect(spec.directory))
+        connection.setblocking(False)
+        key = f"{spec.id}.{next(self._numbers)}"
+        rows = plan.records(spec, cgroup.procs_files, cgroup.memory_usage_file)
+        launch = launcher.launch(key, rows, (listener.fileno(), log))
+        held.push_async_callback(_abandon, launcher, key, launch)
+        listener.close()
+        started = await launch.started
+        attempt.enter("agent")
+        await _hello(connection, launch, log)
+        machine = NamespaceMachine(
+            spec,
+            key=key,
+            launcher=launcher,
+            launch=launch,
+            started=started,
+            cgroup=cgroup,
+            can_freeze=self._cgroups.can_freeze,
+            log=log,
+            connection=connection,
+            stages=attempt.finish(started.stages),
+        )
+        held.pop_all()
+        return machine
+
+    async def _reopen(self) -> Launcher:
+        """A launcher that was ended from outside took its sandboxes with it; the next ones get a new one."""
+        async with self._reopening:
+            if self._closed:
+                raise InvalidState("this backend is closed.")
+            if not self._launcher.alive:
+                await self._launcher.close()
+                self._launcher = await open_launcher(self._owner_dir, self._cgroups)
+        return self._launcher
+
+
+async def open_launcher(owner_dir: Path, cgroups: CgroupTree) -> Launcher:
+    """The daemon for this owner. Without a cgroup for the processor a sandbox's choice of cores is its limit, so it may not change it."""
+    pin_cores = "cpu" not in cgroups.controllers
+    return await Launcher.open(launcher_command(), compile_filter(pin_cores=pin_cores), owner_dir / "launcher.log")
+
+
+async def _abandon(launcher: Launcher, key: str, launch: Launch) -> None:
+    """Ends a sandbox whose start failed or was given up, and waits until it is gone."""
+    launcher.kill(key)
+    await asyncio.shield(launch.ended)
+    if not launch.started.cancelled() and launch.started.exception() is None:
+        os.close(launch.started.result().pidfd)
+
+
+async def _hello(connection: socket.socket, launch: Launch, log: int) -> None:
+    """Returns when the agent has sent its first byte, which stays in `connection`. Raises `InfrastructureError` when it ended instead."""
+    await readable(asyncio.get_running_loop(), connection.fileno())
+    try:
+        alive = connection.recv(1, socket.MSG_PEEK)
+    except ConnectionError:
+        alive = b""
+    if not alive:
+        how = await asyncio.shield(launch.ended)
+        ended = f"status {how.exit_code}" if how.exit_code is not None else f"signal {how.signal}"
+        output = endpoint.read_log(log).strip() or "nothing"
+        raise InfrastructureError(f"the sandbox's agent ended with {ended} before it answered; it had printed: {output}")

@@ -1,0 +1,56 @@
+"""Turns a `MachineSpec` into the records that the launcher is sent and the arguments that the agent is given."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from agentenv.isolation.contract import MachineSpec
+
+# Descriptors that the launcher gives the agent (native/launch/launch.h).
+_LISTEN, _MEMORY_USAGE, _CPUINFO = 3, 4, 5
+
+_RUN_BYTES = 64 << 20
+_SMALLEST_TMPFS = 4 << 20
+
+
+def cores(cpu: float | None) -> int:
+    """How many cores a sandbox with that limit sees; 0 for all."""
+    return 0 if cpu is None else max(1, math.ceil(cpu))
+
+
+def agent_arguments(spec: MachineSpec, memory_file: Path | None) -> list[str]:
+    """The agent's argv (docs/agent-protocol.md, "Starting the agent")."""
+    words = ["agentenv-agent", "--listen", str(_LISTEN), "--hostname", spec.hostname, "--user", spec.root.user, "--cwd", spec.root.cwd]
+    for name, value in {**spec.root.env, **spec.env}.items():
+        words += ["--env", f"{name}={value}"]
+    if spec.resources.memory is not None:
+        words += ["--memory-limit", str(spec.resources.memory)]
+    if memory_file is not None:
+        words += ["--memory-usage", str(_MEMORY_USAGE)]
+    if spec.resources.cpu is not None:
+        words += ["--cpus", str(cores(spec.resources.cpu))]
+    return words
+
+
+def records(spec: MachineSpec, groups: tuple[Path, ...], memory_file: Path | None) -> list[str]:
+    """The launcher's request but for `op` and `id`.
+
+    /tmp and /dev/shm may each grow to half of the sandbox's memory, as by the kernel's default to half of a machine's.
+    """
+    memory = spec.resources.memory
+    half = 0 if memory is None else max(_SMALLEST_TMPFS, memory // 2)
+    rows = [f"hostname={spec.hostname}", f"tmp={half}", f"shm={half}", f"run={min(_RUN_BYTES, half) if half else _RUN_BYTES}"]
+    rows.append(f"cpus={cores(spec.resources.cpu)}")
+    if memory is not None:
+        rows.append("show_memory=1")
+    if spec.network.netns is not None:
+        rows.append(f"netns={spec.network.netns}")
+    rows += [f"procs={group}" for group in groups]
+    if memory_file is not None:
+        rows.append(f"memory_file={memory_file}")
+    for tree in spec.root.trees:
+        rows += (f"tree={tree.target}", f"upper={spec.directory}/upper/{tree.name}", f"work={spec.directory}/work/{tree.name}")
+        rows += [f"lower={lower}" for lower in tree.lowers]
+    rows += [f"arg={word}" for word in agent_arguments(spec, memory_file)]
+    return rows
