@@ -1,0 +1,179 @@
+"""The part of the network that a machine has once: the rules, forwarding, and which owners take part.
+
+Interfaces, namespaces and rules are the machine's, not one AGENTENV_HOME's, so this state lies in /run and goes with a reboot as they do:
+`pools/<owner>/` is locked by that owner for as long as it lives, and holds its address range; `ip_forward` what to put back at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentenv.errors import InfrastructureError
+from agentenv.images.held import Held, claim, wait_for
+from agentenv.node import commands, network_policy, network_slots
+
+STATE = Path("/run/agentenv/network")
+_FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkProbe:
+    """Whether sandboxes can have a network here; if not, why and how to mend it. `notes` say what works less well than it could."""
+
+    usable: bool
+    reason: str | None = None
+    remedy: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """An owner's part in the network: where its slots' addresses come from and what they are told."""
+
+    owner: str
+    slot_range: ipaddress.IPv4Network
+    nameservers: tuple[str, ...]
+    mtu: int
+    lock: Held
+
+
+def probe() -> NetworkProbe:
+    """Asks the kernel, without changing anything, whether it would take the rules; blocks for some milliseconds."""
+    missing = [tool for tool in ("ip", "nft") if shutil.which(tool) is None]
+    ports = "Published ports work all the same."
+    if missing:
+        return NetworkProbe(False, f"{' and '.join(missing)} not found.", f"Install iproute2 and nftables. {ports}")
+    if os.geteuid() != 0:
+        return NetworkProbe(
+            False, "a network for sandboxes takes interfaces and rules of the host, which need root.", f"Run as root. {ports}"
+        )
+    nameservers = network_policy.host_nameservers()
+    rules = network_policy.ruleset(network_policy.SLOT_RANGES, nameservers)
+    check = subprocess.run(["nft", "--check", "-f", "-"], input=rules, capture_output=True, text=True, check=False)
+    if check.returncode != 0:
+        words = check.stderr.strip().partition("\n")[0]
+        return NetworkProbe(False, f"the kernel does not take the rules that keep sandboxes apart: {words}.", f"Load nf_tables. {ports}")
+    notes = []
+    if not nameservers:
+        notes.append("sandboxes have no name server: the host's own is on loopback, out of their reach; name one in /etc/resolv.conf.")
+    if blockers := _foreign_walls():
+        notes.append(
+            f"the host's own rules may hold sandboxes back: {', '.join(blockers)} drops what it does not know; allow `iifname aev*`."
+        )
+    return NetworkProbe(True, notes=tuple(notes))
+
+
+def _foreign_walls() -> list[str]:
+    """Chains of others (Docker's, a firewall's) that drop forwarded packets by default: an accept of ours does not overrule them."""
+    listing = subprocess.run(["nft", "-j", "list", "chains"], capture_output=True, text=True, check=False)
+    chains = [entry["chain"] for entry in json.loads(listing.stdout or "{}").get("nftables", []) if "chain" in entry]
+    return [
+        f"{chain['family']} {chain['table']} {chain['name']}"
+        for chain in chains
+        if chain.get("hook") == "forward" and chain.get("policy") == "drop" and chain["table"] != network_policy.TABLE
+    ]
+
+
+class NetworkHost:
+    """Joins and leaves the machine's network, under one lock for all owners."""
+
+    def __init__(self, state: Path = STATE) -> None:
+        self._state = state
+        self._pools = state / "pools"
+
+    async def join(self, owner: str, home: Path) -> Membership:
+        """Puts the rules in force, then lets packets be forwarded. `home` is written down for who wonders whose the slots are.
+
+        Raises `InfrastructureError` when no address range is free or a tool fails; then nothing has changed for this owner.
+        """
+        async with self._exclusive():
+            directory = self._pools / owner
+            directory.mkdir(mode=0o700)
+            lock = wait_for(directory)
+            joined = False
+            try:
+                slot_range = network_policy.choose_range(await network_slots.host_routes())
+                if slot_range is None:
+                    raise InfrastructureError(
+                        f"every address range for sandboxes overlaps a route of this host ({', '.join(network_policy.SLOT_RANGES)}).",
+                        remedy="Remove the route that covers them all, or run without `network.enabled`.",
+                    )
+                (directory / "range").write_text(str(slot_range))
+                (directory / "home").write_text(str(home))
+                await self._apply_rules()
+                self._forward_packets()
+                mtu = await network_slots.route_mtu()
+                joined = True
+            finally:
+                if not joined:
+                    shutil.rmtree(directory)
+                    lock.release()
+            return Membership(owner, slot_range, network_policy.host_nameservers(), mtu, lock)
+
+    async def enforce(self) -> None:
+        """Puts the rules in force again, in case somebody has emptied the host's; connections go on."""
+        async with self._exclusive():
+            await self._apply_rules()
+
+    async def leave(self, membership: Membership) -> None:
+        """Ends an owner's part; with the last one go the rules, and forwarding is as it was before."""
+        async with self._exclusive():
+            shutil.rmtree(self._pools / membership.owner, ignore_errors=True)
+            membership.lock.release()
+            await self._clear_if_unused()
+
+    async def reconcile(self, dead_owners: Collection[str]) -> None:
+        """Removes what owners have left who are named, or whose lock is free."""
+        if os.geteuid() != 0 or not self._pools.is_dir():
+            return
+        async with self._exclusive():
+            locks = [lock for directory in self._pools.iterdir() if (lock := claim(directory)) is not None]
+            dead = {lock.directory.name for lock in locks} | set(dead_owners)
+            names = network_slots.owned_names()
+            await network_slots.destroy_namespaces(name for owner in dead for name in names.get(owner, ()))
+            for owner in dead:
+                shutil.rmtree(self._pools / owner, ignore_errors=True)
+            for lock in locks:
+                lock.release()
+            if dead:
+                await self._clear_if_unused()
+
+    @asynccontextmanager
+    async def _exclusive(self) -> AsyncIterator[None]:
+        self._pools.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # In a thread: another pool of this very process may have the lock, and needs the event loop to give it back.
+        lock = await asyncio.to_thread(wait_for, self._state)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    async def _apply_rules(self) -> None:
+        ranges = {path.read_text() for path in self._pools.glob("*/range")}
+        await commands.run("nft", "-f", "-", text=network_policy.ruleset(sorted(ranges), network_policy.host_nameservers()))
+
+    def _forward_packets(self) -> None:
+        if _FORWARDING.read_text().strip() == "0":
+            (self._state / "ip_forward").write_text("0")
+            _FORWARDING.write_text("1")
+
+    def _forward_as_before(self) -> None:
+        before = self._state / "ip_forward"
+        if before.exists():
+            _FORWARDING.write_text(before.read_text())
+            before.unlink()
+
+    async def _clear_if_unused(self) -> None:
+        if any(self._pools.iterdir()):
+            return
+        await commands.run("nft", "-f", "-", text=f"add table inet {network_policy.TABLE}\ndelete table inet {network_policy.TABLE}\n")
+        self._forward_as_before()
