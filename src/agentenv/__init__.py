@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from agentenv import train as train
     from agentenv.config import Config, load
     from agentenv.envs import AgentEnvironment, Environment, SandboxEnv, SandboxVectorEnv, make, register
     from agentenv.errors import (
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     )
     from agentenv.monitoring import TrainingMonitor
     from agentenv.sandbox import AsyncSandbox, Sandbox
+    from agentenv.train.pipeline import train
 
 _HOMES = {
     "agentenv.config": ("Config", "load"),
@@ -109,7 +109,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """Loads a public name from the module that has it."""
     if name == "train":
-        # The room `agentenv.train` is itself called: `agentenv.train(config)`.
+        # The room answers calls itself: `agentenv.train(config)`.
         return import_module("agentenv.train")
     home = _HOME_OF.get(name)
     if home is None:

@@ -5,7 +5,9 @@ Everything here needs the extra `train` (PyTorch, stable-baselines3), so it is l
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -65,3 +67,13 @@ def __getattr__(name: str) -> Any:
         from agentenv.errors import AgentEnvError
 
         raise AgentEnvError(f"training needs {missing}, which is not installed.", remedy="Run: pip install 'agentenv[train]'") from error
+
+
+class _CallableRoom(ModuleType):
+    """Importing this room sets `agentenv.train` to the module, so the module itself must answer `agentenv.train(config)`."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self.train(*arguments, **options)
+
+
+sys.modules[__name__].__class__ = _CallableRoom
