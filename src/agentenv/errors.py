@@ -174,12 +174,16 @@ class CommandError(AgentEnvError):
 
 
 class CommandTimeout(AgentEnvError):
-    """A command was ended because it ran too long (`kind` is "wall") or was silent too long ("idle"); what it printed is kept."""
+    """A command was ended because it ran too long (`kind` is "wall") or was silent too long ("idle"); what it printed is kept.
 
-    def __init__(self, command: str, *, kind: str, seconds: float, stdout: str, stderr: str) -> None:
+    `restarted`: it ran in a persistent shell that had to be ended with it, so that the next command starts in a fresh one.
+    """
+
+    def __init__(self, command: str, *, kind: str, seconds: float, stdout: str, stderr: str, restarted: bool = False) -> None:
         why = "ran longer than" if kind == "wall" else "printed nothing for"
+        lost = " The shell had to be restarted: its directory and variables are lost." if restarted else ""
         super().__init__(
-            f"command {command!r} {why} {seconds:g} s and was ended; what it had printed is in `.stdout` and `.stderr`.",
+            f"command {command!r} {why} {seconds:g} s and was ended; what it had printed is in `.stdout` and `.stderr`.{lost}",
             remedy=f"Raise `{'timeout' if kind == 'wall' else 'idle_timeout'}` to let it go on longer.",
         )
         self.command = command
@@ -187,6 +191,7 @@ class CommandTimeout(AgentEnvError):
         self.seconds = seconds
         self.stdout = stdout
         self.stderr = stderr
+        self.restarted = restarted
 
 
 class SandboxFileError(AgentEnvError):
@@ -196,3 +201,29 @@ class SandboxFileError(AgentEnvError):
         super().__init__(f"{path}: {message} ({code})")
         self.code = code
         self.path = path
+
+
+class EnvironmentFault(AgentEnvError):
+    """An environment's own code raised: not the machinery's fault, so it is not retried. `traceback` is the environment's, as text."""
+
+    def __init__(self, environment: str, *, kind: str, message: str, traceback: str = "") -> None:
+        where = f"\n{traceback.rstrip()}" if traceback else ""
+        super().__init__(f"environment {environment!r} raised {kind}: {message}{where}")
+        self.environment = environment
+        self.kind = kind
+        self.traceback = traceback
+
+
+class EnvironmentTimeout(InfrastructureError):
+    """An environment did not answer a request (`operation`: "reset", "step", …) within `seconds`; `output` is the last that it printed."""
+
+    def __init__(self, environment: str, *, operation: str, seconds: float, parameter: str, output: str = "") -> None:
+        tail = f" Its last output was: {output.strip()[-400:]!r}." if output.strip() else " It printed nothing."
+        super().__init__(
+            f"environment {environment!r} did not answer {operation} within {seconds:g} s.{tail}",
+            remedy=f"Raise `{parameter}` if it is merely slow.",
+        )
+        self.environment = environment
+        self.operation = operation
+        self.seconds = seconds
+        self.output = output
