@@ -42,6 +42,14 @@ def _as_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _steps_or_fraction(warmup: float) -> float:
+    if isinstance(warmup, float) and warmup >= 1:
+        raise ValueError(
+            f"{warmup} is neither a fraction nor a number of steps; write one below 1, such as 0.05, or whole steps, such as 1000"
+        )
+    return warmup
+
+
 def _no_port_twice(ports: tuple[int, ...]) -> tuple[int, ...]:
     for index, port in enumerate(ports):
         if port in ports[:index]:
@@ -158,7 +166,7 @@ class ScheduleConfig(Section):
     """The rate at the end of the warm-up (or at once without one)."""
     final: Annotated[Finite, Field(ge=0, examples=[0.0])] = 0.0
     """The rate at the last step; `constant` does not use it."""
-    warmup: Annotated[int | float, Field(ge=0, allow_inf_nan=False, examples=[0.05])] = 0
+    warmup: Annotated[int | float, Field(ge=0, allow_inf_nan=False, examples=[0.05]), AfterValidator(_steps_or_fraction)] = 0
     """How long it rises from 0 to `initial`: a whole number of steps, or a fraction of all steps (below 1, written with a point)."""
 
     def warmup_steps(self, max_steps: int) -> int:
