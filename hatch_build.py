@@ -46,7 +46,7 @@ def build(native: Path, output: Path) -> list[Path]:
             command = compiler()
             if command is None:
                 raise SystemExit("no C compiler: install gcc or musl-tools, or `pip install ziglang`, and build again")
-            partial = target.with_suffix(".partial")
+            partial = target.with_suffix(f".{os.getpid()}.partial")
             subprocess.run([*command, *FLAGS, f"-I{native / 'common'}", *map(str, sources), "-o", str(partial)], check=True)
             partial.replace(target)
         built.append(target)

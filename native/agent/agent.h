@@ -1,0 +1,44 @@
+/* The whole state of the agent; there is one, in main.c, and everything reaches it through its connection. */
+#ifndef AGENTENV_AGENT_H
+#define AGENTENV_AGENT_H
+
+#include <sys/resource.h>
+
+#include "connection.h"
+#include "limits.h"
+#include "loop.h"
+#include "text_list.h"
+
+#define AGENT_PROTOCOL 1
+#define AGENT_VERSION "0.1.0"
+
+struct process;
+struct job;
+
+enum { SCRATCH_SIZE = 65536, PROCESS_BUCKETS = 256 };
+
+struct agent {
+    struct loop loop;
+    struct connection *connections;
+    size_t connection_count;
+    struct source listener;
+    struct timer listen_again; /* after the descriptors ran out */
+    struct source signals;
+    struct process *processes[PROCESS_BUCKETS];
+    struct process *finished, **finished_end; /* ended `keep` processes whose outcome nobody has fetched */
+    size_t finished_count;
+    struct job *jobs;
+    struct strings env; /* the default environment, NAME=VALUE */
+    char *user;         /* NULL: root */
+    char *cwd;
+    struct limits limits;
+    struct rlimit original_files; /* what children get back; the agent raises its own */
+    bool is_init;                 /* PID 1 */
+    bool oom_protected;           /* children must reset their oom_score_adj */
+    double started;
+    struct timer grace;           /* until SIGKILL, once a shutdown has begun */
+    bool shutting_down;
+    uint8_t scratch[SCRATCH_SIZE]; /* where every read from a child lands before it is framed */
+};
+
+#endif

@@ -1,0 +1,34 @@
+/* What the guest is shown of its limits: the files that lie over /proc/meminfo, /proc/cpuinfo and the list of processors. */
+#ifndef AGENTENV_LIMITS_H
+#define AGENTENV_LIMITS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "loop.h"
+
+struct agent;
+
+struct limits {
+    struct source opened;     /* inotify: somebody opens meminfo */
+    struct timer opened_again;
+    int usage;                /* the file with the machine's memory use; -1: none */
+    int cpuinfo;              /* the whole machine's cpuinfo; -1: none */
+    int meminfo;              /* what is written; -1: not shown */
+    uint64_t memory;          /* bytes; 0: unlimited, nothing is shown */
+    unsigned cpus;            /* 0: as many as there are */
+};
+
+/* Opens the files that the launcher made (none there: nothing is shown) and fills them. */
+void limits_start(struct agent *agent);
+
+/* New limits: rewrites everything. */
+void limits_changed(struct agent *agent);
+
+/* Memory in use has changed, maybe: rewrites meminfo. */
+void limits_refresh(struct agent *agent);
+
+/* The machine's memory use in bytes; false where unknown. */
+bool limits_memory_usage(const struct limits *limits, uint64_t *bytes);
+
+#endif

@@ -1,0 +1,110 @@
+#include "procfs.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { ROUNDS = 4, TREE_MOST = 32768 };
+
+static bool read_stat(const char *pid, struct proc_stat *stat) {
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%.20s/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t size = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (size <= 0)
+        return false;
+    text[size] = '\0';
+    /* The name in parentheses may hold anything, a closing parenthesis too: the last one ends it. */
+    const char *rest = strrchr(text, ')');
+    stat->pid = (pid_t)strtol(pid, NULL, 10);
+    return rest && sscanf(rest + 1, " %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %llu %llu %*d %*d %*d %*d %ld", &stat->state, &stat->parent,
+                          &stat->group, &stat->session, &stat->user_ticks, &stat->system_ticks, &stat->threads) == 7;
+}
+
+bool procfs_each(bool (*each)(const struct proc_stat *stat, void *context), void *context) {
+    DIR *directory = opendir("/proc");
+    if (!directory)
+        return false;
+    struct dirent *entry;
+    struct proc_stat stat;
+    while ((entry = readdir(directory)))
+        if (entry->d_name[0] >= '0' && entry->d_name[0] <= '9' && read_stat(entry->d_name, &stat) && !each(&stat, context))
+            break;
+    closedir(directory);
+    return true;
+}
+
+struct hunt {
+    pid_t session;
+    int found;
+};
+
+static bool kill_member(const struct proc_stat *stat, void *context) {
+    struct hunt *hunt = context;
+    if (stat->session == hunt->session && stat->state != 'Z' && kill(stat->pid, SIGKILL) == 0)
+        hunt->found++;
+    return true;
+}
+
+void kill_session(pid_t leader) {
+    kill(-leader, SIGKILL);
+    /* A member may fork while the list is read, so it is read again until nobody is left. */
+    for (int round = 0; round < ROUNDS; round++) {
+        struct hunt hunt = {leader, 0};
+        procfs_each(kill_member, &hunt);
+        if (hunt.found == 0)
+            return;
+    }
+}
+
+/* The descendants of the agent, found in rounds since /proc is not sorted by kinship. */
+struct family {
+    pid_t *members;
+    size_t count, capacity;
+    bool grew;
+};
+
+static bool is_member(const struct family *family, pid_t pid) {
+    for (size_t i = 0; i < family->count; i++)
+        if (family->members[i] == pid)
+            return true;
+    return false;
+}
+
+static bool join_family(const struct proc_stat *stat, void *context) {
+    struct family *family = context;
+    if (family->count == family->capacity || !is_member(family, stat->parent) || is_member(family, stat->pid))
+        return true;
+    family->members[family->count++] = stat->pid;
+    family->grew = true;
+    return true;
+}
+
+static void signal_descendants(int signal) {
+    struct family family = {.capacity = TREE_MOST, .grew = true};
+    family.members = malloc(family.capacity * sizeof *family.members);
+    if (!family.members)
+        return;
+    family.members[family.count++] = getpid();
+    while (family.grew) {
+        family.grew = false;
+        procfs_each(join_family, &family);
+    }
+    for (size_t i = 1; i < family.count; i++)
+        kill(family.members[i], signal);
+    free(family.members);
+}
+
+void signal_everybody(bool is_init, int signal) {
+    if (is_init)
+        kill(-1, signal);
+    else
+        signal_descendants(signal);
+}
