@@ -22,23 +22,26 @@ async def run(*argv: str, text: str = "", check: bool = True) -> Output:
     Raises `InfrastructureError` with the tool's own words when it fails (with `check`) or does not exist.
     Cancelled, it still waits for the tool to end: a half-applied change must be known to be over before it is undone.
     """
+    finished = asyncio.ensure_future(_run(argv, text))
+    try:
+        result = await asyncio.shield(finished)
+    except asyncio.CancelledError:
+        await asyncio.wait([finished])
+        raise
+    if check and result.status != 0:
+        raise CommandFailed(argv, result.status, result.complaints)
+    return result
+
+
+async def _run(argv: tuple[str, ...], text: str) -> Output:
     try:
         process = await asyncio.create_subprocess_exec(
             *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
     except FileNotFoundError as error:
         raise InfrastructureError(f"the program `{argv[0]}` is not installed.", remedy="Install iproute2 and nftables.") from error
-    finished = asyncio.ensure_future(process.communicate(text.encode()))
-    try:
-        output, complaints = await asyncio.shield(finished)
-    except asyncio.CancelledError:
-        await finished
-        raise
-    status = await process.wait()
-    result = Output(status, output.decode(errors="replace"), complaints.decode(errors="replace").strip())
-    if check and status != 0:
-        raise CommandFailed(argv, status, result.complaints)
-    return result
+    output, complaints = await process.communicate(text.encode())
+    return Output(await process.wait(), output.decode(errors="replace"), complaints.decode(errors="replace").strip())
 
 
 class CommandFailed(InfrastructureError):

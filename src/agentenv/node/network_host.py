@@ -109,14 +109,15 @@ class NetworkHost:
                     )
                 (directory / "range").write_text(str(slot_range))
                 (directory / "home").write_text(str(home))
+                mtu = await network_slots.route_mtu()
                 await self._apply_rules()
                 self._forward_packets()
-                mtu = await network_slots.route_mtu()
                 joined = True
             finally:
                 if not joined:
                     shutil.rmtree(directory)
                     lock.release()
+                    await self._clear_if_unused()
             return Membership(owner, slot_range, network_policy.host_nameservers(), mtu, lock)
 
     async def enforce(self) -> None:

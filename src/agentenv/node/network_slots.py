@@ -83,7 +83,8 @@ async def create(owner: str, index: int, slot_range: network_policy.Network4, na
         made = True
     finally:
         if not made:
-            # Not the interface: if its name was taken, it is another's. Ours goes with the namespace that holds its other end.
+            # Not the interface: if its name was taken, it is another's. Ours goes with the namespace that holds its other end,
+            # which the kernel takes down a moment later.
             await _batch((f"netns del {name}",), force=True)
     return NetworkSlot(NETNS_DIRECTORY / name, ends.address, ends.gateway, nameservers, index)
 
