@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from agentenv.errors import InfrastructureError, ProtocolError
+from agentenv.errors import AgentEnvError, ProtocolError
 from agentenv.guest.errors import ConnectionLost
 from agentenv.guest.frames import Body, Decoder, Frame, Kind, encode
 from agentenv.guest.stream import Stream
@@ -31,7 +31,7 @@ class Connection:
         self._streams: dict[int, Stream] = {}
         self._last_stream = 0
         self._unsent: deque[memoryview] = deque()
-        self._failure: InfrastructureError | None = None
+        self._failure: AgentEnvError | None = None
         self.hello: Mapping[str, Any] | None = None
         """The agent's greeting (`protocol`, `version`, `pid`) once it has come."""
 
@@ -75,7 +75,7 @@ class Connection:
         self.start(stream, operation, parameters)
         return await stream.result()
 
-    def close(self, reason: InfrastructureError | None = None) -> None:
+    def close(self, reason: AgentEnvError | None = None) -> None:
         """Ends the connection; streams that are still open fail with `reason`. Idempotent."""
         if self._failure is None:
             self._fail(reason or ConnectionLost("the connection to the agent was closed by its owner."))
@@ -162,7 +162,7 @@ class Connection:
         """Fails from the loop and not from inside a call that sends, whose caller would not expect its own stream to end under it."""
         self._loop.call_soon(self.close, _lost(error))
 
-    def _fail(self, reason: InfrastructureError) -> None:
+    def _fail(self, reason: AgentEnvError) -> None:
         self._failure = reason
         if not self._loop.is_closed():
             self._loop.remove_reader(self._socket.fileno())

@@ -191,6 +191,12 @@ class Watch(Stream):
             await self._wait()
         return self._changes.popleft()
 
+    def take(self) -> list[Change]:
+        """All changes that nobody has read yet, without waiting."""
+        changes = list(self._changes)
+        self._changes.clear()
+        return changes
+
     def stop(self) -> None:
         """Ends the watch; what it had already seen can still be read. Idempotent."""
         self.cancel()

@@ -135,12 +135,52 @@ class Tap:
         return kind, piece
 
 
-class Process(Stream):
-    """A process in the sandbox, from its start to its end."""
+class Launched(Stream):
+    """The stream of a process: first the agent says that it runs, at last how it ended."""
+
+    def __init__(self, operation: str) -> None:
+        super().__init__(operation)
+        self.pid: int | None = None
+        self._started: asyncio.Future[None] | None = None
+
+    def on_event(self, event: str, body: dict[str, Any]) -> None:
+        pid = body.get("pid")
+        if event != "started" or type(pid) is not int or self.pid is not None:
+            raise ProtocolError(f"the agent sent the event {body!r} in answer to {self.operation!r}.")
+        self.pid = pid
+        self._tell_started()
+
+    def on_finished(self) -> None:
+        self._tell_started()
+
+    async def started(self) -> int:
+        """Waits until the process runs; returns its pid in the sandbox. Raises what prevented it."""
+        while self.pid is None and not self.over:
+            self._started = self._started or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._started)
+        if self.pid is None:
+            await self.result()
+            raise ProtocolError("the agent ended a process that it had never started.")
+        return self.pid
+
+    async def run(self) -> Ended:
+        """Waits for the end; a cancelled waiter ends the process."""
+        return checked(await self.result(), Ended, self.operation)
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to the process group."""
+        self.call(signal=number)
+
+    def _tell_started(self) -> None:
+        if self._started is not None and not self._started.done():
+            self._started.set_result(None)
+
+
+class Process(Launched):
+    """A process in the sandbox whose output is kept."""
 
     def __init__(self, operation: str, *, keep: int = KEEP_OUTPUT) -> None:
         super().__init__(operation)
-        self.pid: int | None = None
         self.stdout = bytearray()
         self.stderr = bytearray()
         self.dropped = 0
@@ -149,7 +189,6 @@ class Process(Stream):
         self._owed = 0
         self._taps: weakref.WeakSet[Tap] = weakref.WeakSet()
         self._waiting = 0
-        self._started: asyncio.Future[None] | None = None
 
     def on_data(self, kind: Kind, data: bytes) -> None:
         kept = self.stdout if kind is Kind.DATA else self.stderr
@@ -166,17 +205,8 @@ class Process(Stream):
                 tap.put(kind, data)
         self.settle()
 
-    def on_event(self, event: str, body: dict[str, Any]) -> None:
-        pid = body.get("pid")
-        if event != "started" or type(pid) is not int or self.pid is not None:
-            raise ProtocolError(f"the agent sent the event {body!r} in answer to {self.operation!r}.")
-        self.pid = pid
-        if self._started is not None and not self._started.done():
-            self._started.set_result(None)
-
     def on_finished(self) -> None:
-        if self._started is not None and not self._started.done():
-            self._started.set_result(None)
+        super().on_finished()
         for tap in self._taps:
             tap.tell()
 
@@ -195,16 +225,6 @@ class Process(Stream):
         self._taps.add(tap)
         return tap
 
-    async def started(self) -> int:
-        """Waits until the process runs; returns its pid in the sandbox. Raises what prevented it."""
-        while self.pid is None and not self.over:
-            self._started = self._started or asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._started)
-        if self.pid is None:
-            await self.result()
-            raise ProtocolError("the agent ended a process that it had never started.")
-        return self.pid
-
     async def ended(self) -> Ended:
         """Waits for the end without a hold on the process: a cancelled waiter leaves it running."""
         self._waiting += 1
@@ -213,14 +233,6 @@ class Process(Stream):
             return checked(await asyncio.shield(self.finished), Ended, self.operation)
         finally:
             self._waiting -= 1
-
-    async def run(self) -> Ended:
-        """Waits for the end; a cancelled waiter ends the process."""
-        return checked(await self.result(), Ended, self.operation)
-
-    def signal(self, number: int) -> None:
-        """Sends a signal to the process group."""
-        self.call(signal=number)
 
     def resize(self, rows: int, cols: int) -> None:
         """Tells a process on a terminal its new size."""

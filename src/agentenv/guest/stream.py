@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from agentenv.errors import InfrastructureError, ProtocolError
+from agentenv.errors import AgentEnvError, ProtocolError
 from agentenv.guest.errors import AgentFailure, ConnectionLost
 from agentenv.guest.frames import INITIAL_CREDIT, MAX_DATA, Body, Kind, data_header
 
@@ -134,7 +134,7 @@ class Stream:
         else:
             raise ProtocolError(f"the agent sent a {kind.name} frame, which only hosts send.")
 
-    def fail(self, error: AgentFailure | InfrastructureError) -> None:
+    def fail(self, error: AgentEnvError) -> None:
         """Ends the stream with an error."""
         self._over = True
         if not self.finished.done():

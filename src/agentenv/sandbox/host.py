@@ -1,0 +1,67 @@
+"""What a user's handle needs of the sandbox behind it: the node's own object has all of it, and others may too."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from typing import Protocol
+
+from agentenv.errors import AgentEnvError, Stage
+from agentenv.isolation.contract import Exit, OomKill, Resources, Usage
+from agentenv.node.records import SandboxRequest
+
+
+class HostMachine(Protocol):
+    """The part of `agentenv.isolation.Machine` that a handle uses."""
+
+    @property
+    def passes_descriptors(self) -> bool: ...
+
+    def dial(self) -> socket.socket: ...
+
+    async def oom_kills(self) -> tuple[OomKill, ...]: ...
+
+    async def process_limit_hits(self) -> int: ...
+
+
+class Host(Protocol):
+    """One sandbox, as `agentenv.node.NodeSandbox` has it."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def generation(self) -> int: ...
+
+    @property
+    def state(self) -> str: ...
+
+    @property
+    def request(self) -> SandboxRequest: ...
+
+    @property
+    def machine(self) -> HostMachine: ...
+
+    @property
+    def timings(self) -> tuple[Stage, ...]: ...
+
+    @property
+    def failure(self) -> AgentEnvError | None: ...
+
+    def require_alive(self) -> None: ...
+
+    async def pause(self) -> None: ...
+
+    async def resume(self) -> None: ...
+
+    async def resize(self, resources: Resources) -> None: ...
+
+    async def usage(self) -> Usage: ...
+
+    def set_lifetime(self, seconds: float | None) -> None: ...
+
+    async def fork(self, count: int) -> Sequence[Host | AgentEnvError]: ...
+
+    async def kill(self) -> Exit: ...
+
+    async def wait(self) -> Exit: ...

@@ -1,0 +1,141 @@
+"""The handle's connection to the agent of the present generation, and what its faults mean.
+
+A guest-level failure says what happened on a stream; here it becomes what a user can act on: the sandbox died (with evidence), a limit was
+reached (by whom), a file operation failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NoReturn
+
+from agentenv.errors import (
+    AgentEnvError,
+    InfrastructureError,
+    InvalidState,
+    OutOfMemory,
+    ProcessLimit,
+    SandboxDied,
+    SandboxFileError,
+    StorageFull,
+)
+from agentenv.guest.connection import Connection
+from agentenv.guest.errors import AgentFailure
+from agentenv.isolation.contract import OomKill
+from agentenv.sandbox.host import Host
+
+DEATH_WAIT = 2.0
+"""Seconds that a machine whose agent is gone gets to be seen dead, so that the error can carry how it ended."""
+
+SIGKILL = 9
+_NO_FORK = (b"Resource temporarily unavailable", b"Cannot allocate memory", b"can't start new thread", b"annot fork")
+_NO_SPACE = (b"No space left on device", b"Disk quota exceeded")
+_TAIL = 16 << 10
+
+
+class Link:
+    """One sandbox's connection. A new generation (after a rollback) gets a new connection; streams of the old one fail."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self._connection: Connection | None = None
+        self._generation = 0
+        self._oom_kills_seen = 0
+        self._fork_refusals_seen = 0
+
+    def connection(self) -> Connection:
+        """The connection to the running agent. Raises `InvalidState` for a paused or ended sandbox, `SandboxDied` for a dead one."""
+        connection = self._connection
+        if connection is None or connection.closed or self._generation != self.host.generation or self.host.state != "running":
+            connection = self._open()
+        return connection
+
+    def _open(self) -> Connection:
+        self.host.require_alive()
+        if self.host.state == "paused":
+            raise InvalidState(f"sandbox {self.host.id} is paused.", remedy="Call `resume()` first.")
+        if self._generation != self.host.generation:
+            self.disconnect(InvalidState(f"sandbox {self.host.id} was rolled back while this ran in it."))
+            self._oom_kills_seen = self._fork_refusals_seen = 0
+        self._connection = Connection.open(self.host.machine.dial())
+        self._generation = self.host.generation
+        return self._connection
+
+    def disconnect(self, reason: AgentEnvError) -> None:
+        """Ends every stream that is open with `reason`."""
+        if self._connection is not None:
+            self._connection.close(reason)
+            self._connection = None
+
+    @property
+    def oom_kills_seen(self) -> int:
+        """How many out-of-memory kills have been looked at so far: kills beyond it are news."""
+        return self._oom_kills_seen
+
+    async def explain(self, error: InfrastructureError | OSError) -> AgentEnvError:
+        """What a broken connection means for the sandbox: the error to raise."""
+        if self.host.state != "dead":
+            try:
+                await asyncio.wait_for(self.host.wait(), DEATH_WAIT)
+            except TimeoutError:
+                if isinstance(error, AgentEnvError):
+                    return error
+                return InfrastructureError(f"sandbox {self.host.id} does not answer: {error}.")
+        failure = self.host.failure
+        if failure is None:
+            return InvalidState(f"sandbox {self.host.id} was ended while this ran in it.")
+        if isinstance(failure, SandboxDied):
+            kills = failure.evidence.get("oom_kills")
+            if isinstance(kills, tuple) and len(kills) > self._oom_kills_seen and isinstance(kills[-1], OomKill):
+                return self._out_of_memory(kills[-1])
+            # A fresh one for each who waits: an exception that is raised twice carries the first one's traceback.
+            return SandboxDied(failure.sandbox_id, failure.reason, evidence=failure.evidence)
+        return failure
+
+    async def file_fault(self, failure: AgentFailure, path: str) -> NoReturn:
+        """Raises what a failed file operation on `path` means."""
+        if failure.code in ("ENOSPC", "EDQUOT"):
+            raise await self._storage_full(f"{path}: {failure.detail}.") from failure
+        raise SandboxFileError(failure.code, path, failure.detail) from failure
+
+    async def start_fault(self, failure: AgentFailure, path: str) -> NoReturn:
+        """Raises what it means that the agent could not start a process; `path` is the likely culprit."""
+        if failure.code == "EAGAIN":
+            raise ProcessLimit(self.host.id, limit=self.host.request.resources.pids or 0) from failure
+        await self.file_fault(failure, path)
+
+    async def check_limits(self, *, killed: bool, output: bytes | bytearray, kills_before: int) -> None:
+        """After a command that failed: raises the limit that explains it, if one was reached meanwhile."""
+        if killed:
+            await self.check_memory(kills_before)
+        tail = bytes(output[-_TAIL:])
+        if any(sign in tail for sign in _NO_FORK):
+            await self._check_processes()
+        if any(sign in tail for sign in _NO_SPACE):
+            await self._check_storage()
+
+    async def check_memory(self, kills_before: int) -> None:
+        """Raises `OutOfMemory` when the kernel has ended a process for want of memory since `kills_before` was taken."""
+        kills = await self.host.machine.oom_kills()
+        self._oom_kills_seen = len(kills)
+        if len(kills) > kills_before:
+            raise self._out_of_memory(kills[-1])
+
+    def _out_of_memory(self, kill: OomKill) -> OutOfMemory:
+        return OutOfMemory(self.host.id, limit=kill.limit, peak=kill.peak, process=kill.process)
+
+    async def _check_processes(self) -> None:
+        refusals = await self.host.machine.process_limit_hits()
+        news, self._fork_refusals_seen = refusals > self._fork_refusals_seen, refusals
+        if news:
+            raise ProcessLimit(self.host.id, limit=self.host.request.resources.pids or 0)
+
+    async def _check_storage(self) -> None:
+        """Raises `StorageFull` when it is the sandbox's storage that is full, and not a small file system in it such as /tmp."""
+        limit, used = self.host.request.resources.storage, (await self.host.usage()).storage
+        if limit is not None and used is not None and used >= 0.95 * limit:
+            raise await self._storage_full("")
+
+    async def _storage_full(self, detail: str) -> StorageFull:
+        usage = await self.host.usage()
+        return StorageFull(self.host.id, limit=self.host.request.resources.storage or 0, used=usage.storage or 0, detail=detail)
