@@ -15,7 +15,7 @@ struct sandbox {
     uint64_t asked, cloned; /* ns */
     unsigned core_count;
     uint16_t *cores;
-    char *groups[GROUPS_MAX]; /* cgroup.procs files, removed with their directories when the owner is gone */
+    char *groups[GROUPS_MAX + 1]; /* directories of cgroups, removed when the owner is gone */
     size_t group_count;
 };
 

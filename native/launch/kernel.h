@@ -56,8 +56,6 @@ enum {
 #define CLOSE_RANGE_CLOEXEC_FLAG 4u
 #define PIDFD_TYPE 3 /* P_PIDFD of waitid */
 
-#define CGROUP2_MAGIC 0x63677270
-
 struct clone_arguments { /* struct clone_args, up to its `cgroup` */
     uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup;
 };

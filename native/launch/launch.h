@@ -38,11 +38,12 @@ struct tree {
 
 struct request {
     const char *operation, *id, *hostname, *netns, *memory_file;
+    const char *into; /* directory of the version 2 cgroup that clone3 enters */
     struct tree trees[TREES_MAX];
     size_t tree_count;
     const char *lowers[LOWERS_MAX];
     size_t lower_count;
-    const char *groups[GROUPS_MAX]; /* cgroup.procs files */
+    const char *groups[GROUPS_MAX]; /* files of version 1 cgroups to write 0 into */
     size_t group_count;
     const char *arguments[ARGUMENTS_MAX + 1]; /* of the agent, its own name first */
     size_t argument_count;

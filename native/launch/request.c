@@ -2,7 +2,8 @@
  * The records of a request, each `key=value` ended by a NUL byte:
  *
  *   op=launch|affinity|kill   id=NAME
- *   hostname=NAME   netns=PATH (else a fresh one)   procs=PATH (a cgroup.procs to enter, repeated)   memory_file=PATH (what the agent reads its use from)
+ *   hostname=NAME   netns=PATH (else a fresh one)   into=DIRECTORY (a version 2 cgroup)
+ *   enter=PATH (the `tasks` of a version 1 cgroup, repeated)   memory_file=PATH (what the agent reads its use from)
  *   tree=TARGET, then upper=PATH work=PATH and lower=PATH (repeated, topmost first) of that overlay; "/" comes first
  *   cpus=N   show_memory=1   tmp=BYTES shm=BYTES run=BYTES   arg=TEXT (of the agent, repeated)
  */
@@ -18,7 +19,7 @@ struct field {
 static const struct field texts[] = {
     {"op", offsetof(struct request, operation)},       {"id", offsetof(struct request, id)},
     {"hostname", offsetof(struct request, hostname)},  {"netns", offsetof(struct request, netns)},
-    {"memory_file", offsetof(struct request, memory_file)},
+    {"memory_file", offsetof(struct request, memory_file)}, {"into", offsetof(struct request, into)},
 };
 
 static const struct field sizes[] = {
@@ -65,7 +66,7 @@ static const char *record(struct request *request, const char *key, const char *
             return read_number(value, (uint64_t *)(void *)((char *)request + sizes[i].offset)) ? NULL : "a size is no number";
     if (strcmp(key, "tree") == 0 || strcmp(key, "upper") == 0 || strcmp(key, "work") == 0 || strcmp(key, "lower") == 0)
         return tree_record(request, key, value);
-    if (strcmp(key, "procs") == 0) return list_record(request->groups, &request->group_count, GROUPS_MAX, value);
+    if (strcmp(key, "enter") == 0) return list_record(request->groups, &request->group_count, GROUPS_MAX, value);
     if (strcmp(key, "arg") == 0) return list_record(request->arguments, &request->argument_count, ARGUMENTS_MAX, value);
     if (strcmp(key, "show_memory") == 0) {
         request->show_memory = strcmp(value, "1") == 0;

@@ -34,7 +34,10 @@ static bool fail(struct birth *birth, const char *what, const char *detail) {
     return false;
 }
 
-/* A process that writes 0 to a cgroup.procs enters that cgroup. The cgroup namespace comes afterwards, so that its root is the sandbox's own. */
+/*
+ * A thread that writes 0 to a `tasks` enters that cgroup without the lock over all processes that moving another would take. The cgroup namespace
+ * comes afterwards, so that its root is the sandbox's own.
+ */
 static bool enter_groups(struct birth *birth) {
     for (size_t i = 0; i < birth->request->group_count; i++)
         if (write_text(birth->request->groups[i], "0") < 0) return fail(birth, "entering the cgroup", birth->request->groups[i]);

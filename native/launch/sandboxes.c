@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/vfs.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,24 +25,13 @@ static void forget(struct daemon *daemon, int descriptor) {
     close(descriptor);
 }
 
-/* Of the cgroups asked for, one of version 2 is entered by clone3 itself; that spares the kernel a slow migration. */
-static int take_v2_group(struct request *request) {
-    for (size_t i = 0; i < request->group_count; i++) {
-        char path[4096];
-        struct statfs kind;
-        const char *slash = strrchr(request->groups[i], '/');
-        if (slash == NULL || (size_t)(slash - request->groups[i]) >= sizeof path) continue;
-        memcpy(path, request->groups[i], (size_t)(slash - request->groups[i]));
-        path[slash - request->groups[i]] = '\0';
-        int directory = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (directory < 0) continue; /* the child will say what is wrong with it */
-        if (fstatfs(directory, &kind) == 0 && kind.f_type == CGROUP2_MAGIC) {
-            request->groups[i] = request->groups[--request->group_count];
-            return directory;
-        }
-        close(directory);
-    }
-    return -1;
+/* Remembers the directory of a cgroup, given that or a file in it. */
+static void add_group(struct sandbox *sandbox, const char *path) {
+    struct stat status;
+    char *copy = strdup(path);
+    if (copy == NULL) die("keeping books");
+    if (stat(path, &status) == 0 && !S_ISDIR(status.st_mode)) *strrchr(copy, '/') = '\0';
+    sandbox->groups[sandbox->group_count++] = copy;
 }
 
 static struct sandbox *new_sandbox(struct daemon *daemon, const struct request *request, uint64_t asked) {
@@ -53,8 +42,8 @@ static struct sandbox *new_sandbox(struct daemon *daemon, const struct request *
     sandbox->asked = asked;
     sandbox->core_count = request->cpus;
     snprintf(sandbox->id, sizeof sandbox->id, "%s", request->id);
-    for (size_t i = 0; i < request->group_count; i++) sandbox->groups[i] = strdup(request->groups[i]);
-    sandbox->group_count = request->group_count;
+    for (size_t i = 0; i < request->group_count; i++) add_group(sandbox, request->groups[i]);
+    if (request->into != NULL) add_group(sandbox, request->into);
     sandbox->cores = choose_cores(daemon, request->cpus);
     return sandbox;
 }
@@ -67,7 +56,8 @@ static void free_sandbox(struct daemon *daemon, struct sandbox *sandbox) {
 }
 
 static pid_t clone_sandbox(struct daemon *daemon, struct request *request, struct sandbox *sandbox, int report_pipe) {
-    int group = take_v2_group(request);
+    int group = request->into != NULL ? open(request->into, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (request->into != NULL && group < 0) return -1;
     struct clone_arguments arguments = {
         .flags = NS_NEWPID | NS_NEWIPC | NS_NEWUTS | CLONE_GIVE_PIDFD | (group >= 0 ? CLONE_ENTER_CGROUP : 0),
         .pidfd = (uint64_t)(uintptr_t)&sandbox->pidfd,
@@ -196,12 +186,8 @@ void process_ended(struct daemon *daemon, struct sandbox *sandbox) {
 }
 
 static void remove_groups(const struct sandbox *sandbox) {
-    for (size_t i = 0; i < sandbox->group_count; i++) {
-        char *slash = strrchr(sandbox->groups[i], '/');
-        if (slash == NULL) continue;
-        *slash = '\0';
-        (void)rmdir(sandbox->groups[i]); /* one that is still busy is left to the next start of a node, which looks for such */
-    }
+    /* One that is still busy is left to the next start of a node, which looks for such. */
+    for (size_t i = 0; i < sandbox->group_count; i++) (void)rmdir(sandbox->groups[i]);
 }
 
 /* The owner is gone: nothing may outlive it. */

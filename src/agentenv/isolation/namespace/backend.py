@@ -102,8 +102,7 @@ class NamespaceBackend:
         connection = held.enter_context(endpoint.connect(spec.directory))
         connection.setblocking(False)
         key = f"{spec.id}.{next(self._numbers)}"
-        rows = plan.records(spec, cgroup.procs_files, cgroup.memory_usage_file)
-        launch = launcher.launch(key, rows, (listener.fileno(), log))
+        launch = launcher.launch(key, plan.records(spec, cgroup), (listener.fileno(), log))
         held.push_async_callback(_abandon, launcher, key, launch)
         listener.close()
         started = await launch.started

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 from agentenv.isolation.contract import MachineSpec
+from agentenv.isolation.namespace.cgroups import Cgroup
 
 # Descriptors that the launcher gives the agent (native/launch/launch.h).
 _LISTEN, _MEMORY_USAGE, _CPUINFO = 3, 4, 5
@@ -33,7 +34,7 @@ def agent_arguments(spec: MachineSpec, memory_file: Path | None) -> list[str]:
     return words
 
 
-def records(spec: MachineSpec, groups: tuple[Path, ...], memory_file: Path | None) -> list[str]:
+def records(spec: MachineSpec, cgroup: Cgroup) -> list[str]:
     """The launcher's request but for `op` and `id`.
 
     /tmp and /dev/shm may each grow to half of the sandbox's memory, as by the kernel's default to half of a machine's.
@@ -46,8 +47,10 @@ def records(spec: MachineSpec, groups: tuple[Path, ...], memory_file: Path | Non
         rows.append("show_memory=1")
     if spec.network.netns is not None:
         rows.append(f"netns={spec.network.netns}")
-    rows += [f"procs={group}" for group in groups]
-    if memory_file is not None:
+    if (directory := cgroup.v2_directory) is not None:
+        rows.append(f"into={directory}")
+    rows += [f"enter={file}" for file in cgroup.v1_enter_files]
+    if (memory_file := cgroup.memory_usage_file) is not None:
         rows.append(f"memory_file={memory_file}")
     for tree in spec.root.trees:
         rows += (f"tree={tree.target}", f"upper={spec.directory}/upper/{tree.name}", f"work={spec.directory}/work/{tree.name}")
