@@ -121,6 +121,8 @@ static bool start(struct agent *agent, const struct options *options) {
     agent->finished_end = &agent->finished;
     if (!agent->is_init)
         prctl(PR_SET_CHILD_SUBREAPER, 1);
+    /* Root of the sandbox, which lacks CAP_SYS_PTRACE, can then neither trace the agent nor look at its descriptors through /proc. */
+    prctl(PR_SET_DUMPABLE, 0);
     if (options->hostname && sethostname(options->hostname, strlen(options->hostname)) != 0)
         fprintf(stderr, "agentenv-agent: cannot set the hostname: %s\n", strerror(errno));
     raise_file_limit(agent);
