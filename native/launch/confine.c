@@ -33,7 +33,7 @@ static int limit(int resource, rlim_t soft, rlim_t hard) {
 
 const char *set_limits(void) {
     static const struct { int resource; rlim_t soft, hard; } limits[] = {
-        {RLIMIT_NOFILE, 1 << 20, 1 << 20},
+        {RLIMIT_NOFILE, 1 << 16, 1 << 20},
         {RLIMIT_CORE, 0, 0},
         {RLIMIT_RTPRIO, 0, 0},
         {RLIMIT_NICE, 0, 0},

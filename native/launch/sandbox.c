@@ -53,17 +53,6 @@ static bool enter_network(struct birth *birth) {
     return true;
 }
 
-/* A descriptor whose path in /proc is "/": the file is opened through a mount of its own. */
-static int open_nameless(const char *path) {
-    int clone = open_tree(AT_FDCWD, path, OPEN_TREE_CLONE_FLAG | OPEN_TREE_CLOEXEC_FLAG);
-    if (clone < 0) return -1;
-    char link[32];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", clone);
-    int file = open(link, O_RDONLY | O_CLOEXEC);
-    close(clone);
-    return file;
-}
-
 static int make_layer(const char *path) {
     char parent[4096];
     if (mkdir(path, 0755) == 0 || errno == EEXIST) return 0;
@@ -94,7 +83,7 @@ static bool prepare_files(struct birth *birth) {
     const struct request *request = birth->request;
     bool all_ids = !birth->host->user_namespace || birth->host->many_ids;
     birth->memory_usage = birth->cpuinfo = -1;
-    if (request->memory_file != NULL && (birth->memory_usage = open_nameless(request->memory_file)) < 0)
+    if (request->memory_file != NULL && (birth->memory_usage = open(request->memory_file, O_RDONLY | O_CLOEXEC)) < 0)
         return fail(birth, "opening the memory use", request->memory_file);
     if (request->cpus > 0 && (birth->cpuinfo = open("/proc/cpuinfo", O_RDONLY | O_CLOEXEC)) < 0) return fail(birth, "opening /proc/cpuinfo", NULL);
     if ((birth->proc = plain_mount("proc", nothing, ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC)) < 0) return fail(birth, "mounting /proc", NULL);

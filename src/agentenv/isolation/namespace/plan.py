@@ -22,7 +22,7 @@ def cores(cpu: float | None) -> int:
 
 def agent_arguments(spec: MachineSpec, memory_file: Path | None) -> list[str]:
     """The agent's argv (docs/agent-protocol.md, "Starting the agent")."""
-    words = ["agentenv-agent", "--listen", str(_LISTEN), "--hostname", spec.hostname, "--user", spec.root.user, "--cwd", spec.root.cwd]
+    words = ["agentenv-agent", "--listen", str(_LISTEN), "--user", spec.root.user, "--cwd", spec.root.cwd]
     for name, value in {**spec.root.env, **spec.env}.items():
         words += ["--env", f"{name}={value}"]
     if spec.resources.memory is not None:
