@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,17 @@ class Capacity:
 def check_disk(sandbox_id: str, home: Path) -> None:
     """Raises `StorageFull` when the disk of AGENTENV_HOME has no room for one more sandbox."""
     disk = os.statvfs(home)
-    free = disk.f_bavail * disk.f_frsize
-    if free < LEAST_FREE:
-        total = disk.f_blocks * disk.f_frsize
-        raise StorageFull(sandbox_id, limit=total, used=total - free, detail=f"The disk of AGENTENV_HOME ({home}) is full.")
+    if disk.f_bavail * disk.f_frsize < LEAST_FREE:
+        raise disk_full(sandbox_id, home)
+
+
+def disk_full(sandbox_id: str, home: Path) -> StorageFull:
+    """The error for a full disk of AGENTENV_HOME, with its figures."""
+    disk = os.statvfs(home)
+    total, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+    return StorageFull(sandbox_id, limit=total, used=total - free, detail=f"The disk of AGENTENV_HOME ({home}) is full.")
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Whether that is what the kernel complains about, a quota included."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -2,7 +2,7 @@
 
 A line is a JSON object with the facts about one sandbox that are new; a reader merges them in order, and `"state": "gone"` forgets
 the sandbox. Lines are not flushed to the disk: what ends only the process (kill -9) loses no write, and what ends the machine ends
-every cgroup, network namespace and process with it. The directories, which do outlast a reboot, are found by their place, not through the journal.
+every cgroup, network namespace and process with it. Directories, which do outlast a reboot, are found by their place and need no journal.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ writes an upper in. Who mounts a layer holds a shared lock on it. It never chang
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -56,6 +57,24 @@ class LayerStore:
             self._users[identifier] += 1
         return LayersInUse(self, ids)
 
+    def publish(self, staging: Path, identifier: str) -> LayersInUse:
+        """Moves a finished layer here, in use already; the one that is here counts where somebody put the same one before."""
+        held = hold(staging)
+        if held is None:
+            raise NotFound(f"the layer {staging} vanished before it was complete.")
+        held.directory = self.directory / identifier
+        try:
+            staging.rename(held.directory)
+        except OSError as error:
+            held.release()
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+            self._discard(staging)
+            return self.use((identifier,))
+        self._held[identifier] = held
+        self._users[identifier] += 1
+        return LayersInUse(self, (identifier,))
+
     def release(self, ids: tuple[str, ...]) -> None:
         """Ends one use of each; a layer that nobody uses and no snapshot needs is removed."""
         for identifier in ids:
@@ -64,6 +83,11 @@ class LayerStore:
                 del self._users[identifier]
                 self._held.pop(identifier).release()
                 self.remove(identifier)
+
+    def unneeded(self) -> list[str]:
+        """The layers that no snapshot needs and nobody here uses; another process may still use them."""
+        needed = self._needed()
+        return [path.name for path in self.directory.iterdir() if path.name not in needed and path.name not in self._users]
 
     def remove(self, identifier: str) -> bool:
         """Removes a layer unless a snapshot needs it or somebody uses it; returns whether it did."""

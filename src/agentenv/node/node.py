@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import secrets
+from dataclasses import replace
 from pathlib import Path
 
 from agentenv.errors import InvalidState, NotFound
 from agentenv.images import ImageStore
 from agentenv.isolation.contract import RootFilesystem
 from agentenv.monitoring import EventSink, NullSink
+from agentenv.naming import near
+from agentenv.node.branching import Branching
 from agentenv.node.capacity import Capacity, check_disk
+from agentenv.node.garbage import GarbageReport, collect
 from agentenv.node.home import Home
+from agentenv.node.killing import kill_from_outside
 from agentenv.node.layers import LayerStore
+from agentenv.node.network import NetworkPool
 from agentenv.node.owner import Owner, live_records
+from agentenv.node.reconcile import reconcile
 from agentenv.node.records import SandboxRecord, SandboxRequest
 from agentenv.node.sandbox import NodeSandbox, Origin, Surroundings
+from agentenv.node.snapshots import Snapshot, SnapshotTree
 from agentenv.node.starter import Backends, Order, Starter
 from agentenv.node.trash import Trash
-
-ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 
 
 class Node:
@@ -35,13 +42,18 @@ class Node:
         self._home = home
         self._capacity = Capacity.of_this_machine()
         self._trash = Trash(owner, events)
-        self._images = ImageStore(home.path)
+        self._tree = SnapshotTree(home.snapshots)
+        self._images = ImageStore(home.path, pinned=self._tree.needed_images)
         self._resolved: dict[str, RootFilesystem] = {}
-        self._layers = LayerStore(home.snapshots / "layers", frozenset, self._trash.discard)
+        self._layers = LayerStore(home.snapshots / "layers", self._tree.needed_layers, self._trash.discard)
         self._backends = Backends(owner)
-        self._starter = Starter(owner, self._backends, self._trash)
+        self._network = NetworkPool(home.path, owner.id, events=events)
+        self._starter = Starter(owner, self._backends, self._network, self._trash)
+        self._branching = Branching(
+            owner, self._tree, self._layers, self._starter, self._trash, self._image, lambda request, origin: self._launch(request, origin)
+        )
         self._sandboxes: dict[str, NodeSandbox] = {}
-        self._starting: set[asyncio.Task[object]] = set()
+        self._starting: set[asyncio.Future[None]] = set()
         self._closing: asyncio.Task[None] | None = None
 
     @classmethod
@@ -53,7 +65,10 @@ class Node:
         place = await asyncio.to_thread(Home.open, home)
         owner = await asyncio.to_thread(Owner.register, place)
         node = cls(place, owner, events or NullSink())
-        node.events.emit("node.opened", owner=owner.id, home=str(place.path))
+        dead = await reconcile(place, owner.directory / "trash")
+        node.events.emit("node.opened", owner=owner.id, home=str(place.path), reconciled=dead)
+        if dead:
+            await node.collect_garbage()
         return node
 
     async def create(self, request: SandboxRequest) -> NodeSandbox:
@@ -63,9 +78,36 @@ class Node:
         `StartupTimeout`, `StorageFull` and other `InfrastructureError`.
         """
         self._capacity.check(request.resources)
-        identifier = new_id()
-        order = Order(identifier, identifier, request, await self._image(request.image))
-        return await self._launch(order, Origin(order.image, self._layers.use(())))
+        if request.snapshot is None:
+            return await self._launch(request, Origin(await self._image(request.image), self._layers.use(())))
+        origin = await self._branching.origin(request.snapshot)
+        return await self._launch(replace(request, image=origin.image.image), origin)
+
+    async def snapshots(self) -> list[Snapshot]:
+        """Every snapshot in this AGENTENV_HOME, the oldest first, so a parent before its children."""
+        return await asyncio.to_thread(self._tree.all)
+
+    async def delete_snapshot(self, name_or_id: str) -> None:
+        """Deletes a snapshot; layers that live sandboxes use stay until those end.
+
+        Raises `NotFound`, or `InvalidState` while it has children.
+        """
+        snapshot = await self._branching.delete(name_or_id)
+        self.events.emit("snapshot.deleted", id=snapshot.id, name=snapshot.name)
+
+    async def collect_garbage(self) -> GarbageReport:
+        """Removes layers without snapshot or sandbox, outdated bottom layers of `host`, and what dead owners left."""
+        report = await collect(self._home, self.owner, self._layers, self._images)
+        await self._trash.empty()
+        self.events.emit("node.garbage_collected", layers=report.layers, bytes=report.bytes, images=report.images, owners=report.owners)
+        return report
+
+    async def kill(self, identifier: str) -> None:
+        """Ends any sandbox in this AGENTENV_HOME, also one of another process, which learns of it; raises `NotFound`."""
+        if identifier in self._sandboxes:
+            await self._sandboxes[identifier].kill()
+        else:
+            await kill_from_outside(self._find_record(identifier))
 
     async def close(self) -> None:
         """Ends every sandbox and frees everything, also when the caller is cancelled meanwhile; idempotent."""
@@ -97,38 +139,37 @@ class Node:
             self._resolved[reference] = await asyncio.to_thread(self._images.resolve, reference)
         return self._resolved[reference]
 
-    async def _launch(self, order: Order, origin: Origin) -> NodeSandbox:
-        task = asyncio.current_task()
-        assert task is not None
-        self._starting.add(task)
+    async def _launch(self, request: SandboxRequest, origin: Origin) -> NodeSandbox:
+        identifier = new_id()
+        done = asyncio.get_running_loop().create_future()
+        self._starting.add(done)
         try:
             self._require_open()
-            check_disk(order.id, self.home)
-            self.owner.journal.record(order.id, state="creating", image=order.request.image)
-            try:
-                running = await self._starter.start(order)
-            except BaseException:
-                self.owner.journal.forget(order.id)
-                raise
-            surroundings = Surroundings(self.owner.journal, self.events, self._capacity, self._forget)
-            sandbox = NodeSandbox(order.id, order.request, origin, running, surroundings)
-            self._sandboxes[order.id] = sandbox
-            if self._closing is not None:
-                await sandbox.kill("the node was closed while it started")
-                self._require_open()
-        except BaseException:
+            check_disk(identifier, self.home)
+            self.owner.journal.record(identifier, state="creating", image=request.image)
+            running = await self._starter.start(Order(identifier, identifier, request, origin.image, origin.layers.paths))
+            around = Surroundings(self.owner.journal, self.events, self._capacity, self._branching, self._forget)
+            sandbox = self._sandboxes[identifier] = NodeSandbox(identifier, request, origin, running, around)
+        except BaseException as error:
+            self.owner.journal.forget(identifier)
             origin.layers.release()
+            self.events.emit("sandbox.start_failed", id=identifier, image=request.image, error=str(error))
             raise
         finally:
-            self._starting.discard(task)
-        self.events.emit(
-            "sandbox.created",
-            id=sandbox.id,
-            image=order.request.image,
-            backend=sandbox.backend,
-            stages={stage.name: stage.seconds for stage in sandbox.timings},
-        )
+            self._starting.discard(done)
+            done.set_result(None)
+        stages = {stage.name: stage.seconds for stage in sandbox.timings}
+        self.events.emit("sandbox.created", id=identifier, image=request.image, backend=sandbox.backend, stages=stages)
         return sandbox
+
+    def _find_record(self, identifier: str) -> SandboxRecord:
+        records = self.list()
+        for record in records:
+            if record.id == identifier:
+                return record
+        meant = near(identifier, [record.id for record in records])
+        remedy = f"Did you mean {meant!r}?" if meant else "`agentenv ls` shows those that there are."
+        raise NotFound(f"there is no sandbox {identifier!r}.", remedy=remedy)
 
     def _require_open(self) -> None:
         if self._closing is not None:
@@ -143,6 +184,7 @@ class Node:
         ends = [sandbox.begin_end("its node was closed") for sandbox in self._sandboxes.values()]
         results = await asyncio.gather(*ends, return_exceptions=True)
         await self._backends.close()
+        await self._network.close()
         await self._trash.drain()
         self._images.close()
         await asyncio.to_thread(self.owner.close)
@@ -154,4 +196,4 @@ class Node:
 
 def new_id() -> str:
     """A fresh sandbox id: letters and digits only, valid as a host name and as part of a cgroup's name."""
-    return "sb" + "".join(secrets.choice(ALPHABET) for _ in range(10))
+    return "sb" + base64.b32encode(secrets.token_bytes(10))[:12].decode().lower()

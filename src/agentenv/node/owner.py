@@ -87,14 +87,19 @@ class Owner:
         self.lock.release()
 
 
-def dead_owners(home: Home) -> list[Held]:
-    """The directories of owners that have died, each locked for whoever cleans up."""
-    found = []
-    for path in home.owners.iterdir():
-        lock = claim(path)
-        if lock is not None:
-            found.append(lock)
-    return found
+def dead_owners(home: Home) -> list[Path]:
+    """The directories of owners that have died. Only under `home.lock()` it is sure that none of them is just being made."""
+    return [path for path in home.owners.iterdir() if _is_dead(path)]
+
+
+def _is_dead(directory: Path) -> bool:
+    lock = claim(directory)
+    if lock is not None:
+        lock.release()
+        return True
+    # A process that the owner forked may have its lock, and outlive it.
+    facts = read_facts(directory)
+    return facts is not None and not is_alive(facts)
 
 
 def live_records(home: Home) -> list[SandboxRecord]:

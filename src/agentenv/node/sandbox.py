@@ -8,17 +8,23 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from agentenv.errors import AgentEnvError, InvalidState, SandboxDied, Stage
 from agentenv.isolation.contract import Exit, Machine, Resources, RootFilesystem, Usage
 from agentenv.monitoring import EventSink
 from agentenv.node.capacity import Capacity
 from agentenv.node.journal import Journal
+from agentenv.node.killing import killed_from_outside
 from agentenv.node.layers import LayersInUse
 from agentenv.node.lifetime import Lifetime
+from agentenv.node.owner import start_ticks
 from agentenv.node.records import SandboxRequest
+from agentenv.node.snapshots import Snapshot
 from agentenv.node.starter import Running
+
+if TYPE_CHECKING:
+    from agentenv.node.branching import Branching
 
 State = Literal["running", "paused", "dead"]
 
@@ -32,6 +38,14 @@ class Origin:
     snapshot: str | None = None
 
 
+@runtime_checkable
+class HasProcess(Protocol):
+    """A machine whose first process is one of this machine."""
+
+    @property
+    def pid(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What a sandbox needs of its node; `on_end` is called once, when it is gone."""
@@ -39,6 +53,7 @@ class Surroundings:
     journal: Journal
     events: EventSink
     capacity: Capacity
+    branching: Branching
     on_end: Callable[[str], None]
 
 
@@ -68,6 +83,7 @@ class NodeSandbox:
         self._lifetime = Lifetime(self._expire)
         self._lifetime.set(request.lifetime)
         self._watch = asyncio.create_task(self._watch_death(running.machine))
+        self._init = _first_process(running.machine)
         self._record(created=self.created)
 
     @property
@@ -150,13 +166,36 @@ class NodeSandbox:
             self._ending = asyncio.create_task(self._end())
         return self._ending
 
+    async def snapshot(self, name: str | None = None) -> Snapshot:
+        """Keeps its files as they are now: /tmp, /run, memory and processes are not part of it. It stands still while they are copied.
+
+        The name must be free. Raises `InvalidState`, `StorageFull`, `InfrastructureError`; the sandbox goes on in any case.
+        """
+        return await self._around.branching.snapshot(self, name)
+
+    async def rollback(self, name_or_id: str) -> None:
+        """Goes back to the files of a snapshot, any one: a new machine in the next generation, with no process of the old one.
+
+        Raises `NotFound`, `CapabilityError`, or what a start raises; then it goes on as it was.
+        """
+        await self._around.branching.rollback(self, name_or_id)
+
+    async def fork(self, count: int) -> list[NodeSandbox | AgentEnvError]:
+        """Starts `count` sandboxes with the files that this one has now; for each either the child or why it did not start."""
+        return await self._around.branching.fork(self, count)
+
     async def replace_machine(self, running: Running, origin: Origin) -> None:
-        """Puts a machine that already runs in the place of the present one, which is ended. The caller holds `transition`."""
+        """Puts a machine that already runs in the place of the present one, which is ended. The caller holds `transition`.
+
+        Raises as `require_alive`, and then changes nothing.
+        """
+        self.require_alive()
         before, before_origin = self._running, self.origin
         self._watch.cancel()
         self._running, self.origin = running, origin
         self.generation += 1
         self._watch = asyncio.create_task(self._watch_death(running.machine))
+        self._init = _first_process(running.machine)
         self._enter("running")
         try:
             await before.end()
@@ -180,7 +219,8 @@ class NodeSandbox:
 
     async def _watch_death(self, machine: Machine) -> None:
         ended = await machine.wait()
-        self.begin_end(ended.reason, SandboxDied(self.id, ended.reason, evidence=ended.evidence))
+        reason = killed_from_outside(self.directory) or ended.reason
+        self.begin_end(reason, SandboxDied(self.id, reason, evidence=ended.evidence))
 
     def _expire(self, seconds: float) -> None:
         self.begin_end(f"its lifetime of {seconds:g} s is over")
@@ -202,5 +242,14 @@ class NodeSandbox:
             image=self.request.image,
             snapshot=self.origin.snapshot,
             metadata=dict(self.request.metadata),
+            init=self._init,
             **facts,
         )
+
+
+def _first_process(machine: Machine) -> tuple[int, int] | None:
+    """Its number with its start time, which make sure that another process kills this one and no later one."""
+    if not isinstance(machine, HasProcess):
+        return None
+    ticks = start_ticks(machine.pid)
+    return None if ticks is None else (machine.pid, ticks)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
-from agentenv.errors import InfrastructureError, Stage, StartupTimeout, StorageFull
+from agentenv.errors import InfrastructureError, Stage, StartupTimeout
 from agentenv.isolation import open_backend
 from agentenv.isolation.contract import Backend, Exit, Machine, MachineSpec, Network, RootFilesystem
+from agentenv.node.capacity import disk_full, is_disk_full
 from agentenv.node.identity import with_identity, write_identity
+from agentenv.node.network import NetworkPool
 from agentenv.node.owner import Owner
 from agentenv.node.records import SandboxRequest
 from agentenv.node.trash import Trash
@@ -88,9 +89,10 @@ class Running:
 class Starter:
     """Starts machines for one owner."""
 
-    def __init__(self, owner: Owner, backends: Backends, trash: Trash) -> None:
+    def __init__(self, owner: Owner, backends: Backends, networks: NetworkPool, trash: Trash) -> None:
         self._owner = owner
         self._backends = backends
+        self._networks = networks
         self._trash = trash
 
     async def start(self, order: Order) -> Running:
@@ -112,15 +114,15 @@ class Starter:
                 last_output=error.last_output,
             ) from error
         except OSError as error:
-            raise _named(error, order) from error
+            raise _named(error, order, self._owner.directory) from error
 
     async def _start(self, order: Order, stack: AsyncExitStack) -> Running:
         order.enter("directories")
         directory = self._owner.machine_directory(order.id)
-        network = Network()
-        _make_directories(directory, order.image)
         stack.callback(self._trash.discard, directory)
+        _make_directories(directory, order.image)
         order.enter("network")
+        network = await self._network(order.request, stack)
         identity = write_identity(directory, order.hostname, network.nameservers)
         order.enter("backend")
         backend = await self._backends.get(order.request.isolation)
@@ -138,6 +140,13 @@ class Starter:
         machine = await backend.start(spec)
         return Running(machine, backend.name, directory, (*order.stages, *machine.stages), stack.pop_all())
 
+    async def _network(self, request: SandboxRequest, stack: AsyncExitStack) -> Network:
+        if not request.network.enabled:
+            return Network()
+        slot = await self._networks.acquire()
+        stack.push_async_callback(self._networks.release, slot)
+        return Network(True, slot.netns, slot.address, slot.nameservers)
+
 
 def _make_directories(directory: Path, image: RootFilesystem) -> None:
     """The machine's directory with an upper and a work directory for each tree; an upper looks as the top of its tree does."""
@@ -148,8 +157,8 @@ def _make_directories(directory: Path, image: RootFilesystem) -> None:
             os.mkdir(f"{directory}/{kind}/{tree.name}", 0o755)  # noqa: PTH102
 
 
-def _named(error: OSError, order: Order) -> InfrastructureError:
+def _named(error: OSError, order: Order, home: Path) -> InfrastructureError:
     """A fault of the file system, as an error that says what could not be done and where."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageFull(order.id, limit=0, used=0, detail=f"{error.strerror} in stage '{order.stage}' ({error.filename}).")
+    if is_disk_full(error):
+        return disk_full(order.id, home)
     return InfrastructureError(f"sandbox {order.id} could not start in stage '{order.stage}': {error}.", remedy="Run `agentenv doctor`.")

@@ -23,14 +23,23 @@ class Trash:
         """Takes `path` away at once and removes it later; nothing happens when it does not exist."""
         resting = self._owner.discard(path)
         if resting is not None:
-            task = asyncio.create_task(self._remove(resting))
-            self._removals.add(task)
-            task.add_done_callback(self._removals.discard)
+            self._start(resting)
+
+    async def empty(self) -> None:
+        """Removes all that lies in the trash, also what others put there, and returns when it is gone."""
+        for path in (self._owner.directory / "trash").iterdir():
+            self._start(path)
+        await self.drain()
 
     async def drain(self) -> None:
         """Returns when everything thrown away so far is gone."""
         while self._removals:
             await asyncio.wait(self._removals)
+
+    def _start(self, path: Path) -> None:
+        task = asyncio.create_task(self._remove(path))
+        self._removals.add(task)
+        task.add_done_callback(self._removals.discard)
 
     async def _remove(self, path: Path) -> None:
         try:

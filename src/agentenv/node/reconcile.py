@@ -1,0 +1,37 @@
+"""Frees what dead owners left: their cgroups with whatever still runs in them, their networks, their directories."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from agentenv.isolation.namespace.cgroups import CgroupTree
+from agentenv.node.home import Home
+from agentenv.node.network import NetworkPool
+from agentenv.node.owner import dead_owners
+
+
+async def reconcile(home: Home, resting: Path) -> list[str]:
+    """Cleans up after every dead owner in `home`, and returns their ids; two processes never do it at the same time.
+
+    The directories are only moved to `resting`, whose owner removes them at leisure: were it to die on the way, they are its own remains.
+    """
+    # Most starts find nobody dead, and need no lock to see that.
+    if not await asyncio.to_thread(dead_owners, home):
+        return []
+    lock = await asyncio.to_thread(home.lock)
+    with lock:
+        dead = await asyncio.to_thread(dead_owners, home)
+        await asyncio.to_thread(_remove_cgroups, [path.name for path in dead])
+        await NetworkPool.reconcile(home.path, [path.name for path in dead])
+        for path in dead:
+            path.rename(resting / path.name)
+    return [path.name for path in dead]
+
+
+def _remove_cgroups(owners: list[str]) -> None:
+    tree = CgroupTree.discover()
+    groups = tree.by_owner()
+    for owner in owners:
+        for name in groups.get(owner, ()):
+            tree.remove(name)
