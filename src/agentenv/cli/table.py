@@ -21,6 +21,9 @@ _TRAINING = "Training"
 _MACHINE = "This machine"
 
 COMMANDS: dict[str, Entry] = {
+    "train": Entry("agentenv.cli.train:train", "Trains an agent in isolated sandboxes, as a configuration says.", _TRAINING),
+    "evaluate": Entry("agentenv.cli.train:evaluate", "Plays episodes with what a training has learned.", _TRAINING),
+    "reproduce": Entry("agentenv.cli.train:reproduce", "Runs a training again and compares.", _TRAINING),
     "monitor": Entry("agentenv.cli.monitor:monitor", "Watches a training, live or after the fact.", _TRAINING),
     "runs": Entry("agentenv.cli.runs:app", "Lists trainings and shows one.", _TRAINING),
     "config": Entry("agentenv.cli.config:app", "Checks and explains configuration files.", _TRAINING),

@@ -11,29 +11,29 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentenv.train.algorithms import Algorithm, algorithm, algorithms
     from agentenv.train.assess import evaluate
     from agentenv.train.pipeline import train
     from agentenv.train.plans import BatchPlan
     from agentenv.train.progress import Progress, SilentProgress
-    from agentenv.train.reproduce import Reproduction, reproduce
+    from agentenv.train.registry import Algorithm, algorithm, algorithms
+    from agentenv.train.repetition import Reproduction, reproduce
     from agentenv.train.result import RunResult
     from agentenv.train.schedules import LearningRate
     from agentenv.train.vec_env import GymnasiumVecEnv
 
 _HOMES = {
-    "Algorithm": "algorithms",
+    "Algorithm": "registry",
     "BatchPlan": "plans",
     "GymnasiumVecEnv": "vec_env",
     "LearningRate": "schedules",
     "Progress": "progress",
-    "Reproduction": "reproduce",
+    "Reproduction": "repetition",
     "RunResult": "result",
     "SilentProgress": "progress",
-    "algorithm": "algorithms",
-    "algorithms": "algorithms",
+    "algorithm": "registry",
+    "algorithms": "registry",
     "evaluate": "assess",
-    "reproduce": "reproduce",
+    "reproduce": "repetition",
     "train": "pipeline",
 }
 _EXTRA = {"torch", "stable_baselines3", "tensorboard", "matplotlib"}

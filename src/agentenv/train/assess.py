@@ -12,13 +12,13 @@ import torch
 from agentenv.errors import NotFound
 from agentenv.monitoring import NullSink, RunDirectory, find_run
 from agentenv.train import checkpoint
-from agentenv.train.algorithms import algorithm
 from agentenv.train.environments import MakeEnvs, sandboxed
 from agentenv.train.evaluation import Evaluation, play, random_policy
 from agentenv.train.jobs import recorded_config
 from agentenv.train.learner import build, use_threads
 from agentenv.train.loop import checkpoint_name, checkpoints_in, latest_checkpoint
 from agentenv.train.manifest import evaluation_seed
+from agentenv.train.registry import algorithm
 from agentenv.train.vec_env import GymnasiumVecEnv
 
 SMALLEST_BUFFER = 1

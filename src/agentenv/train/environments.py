@@ -8,6 +8,7 @@ from typing import Any
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from agentenv.config import EnvironmentConfig
+from agentenv.envs import make
 from agentenv.monitoring import EventSink
 
 MakeEnvs = Callable[[EnvironmentConfig, int, EventSink], VectorEnv[Any, Any, Any]]
@@ -16,6 +17,6 @@ MakeEnvs = Callable[[EnvironmentConfig, int, EventSink], VectorEnv[Any, Any, Any
 
 def sandboxed(environment: EnvironmentConfig, lanes: int, events: EventSink) -> VectorEnv[Any, Any, Any]:
     """`lanes` sandboxes with the configured environment in each. Raises `InfrastructureError` where they cannot start."""
-    from agentenv.envs import SandboxVectorEnv
-
-    return SandboxVectorEnv(environment, num_envs=lanes, autoreset_mode=AutoresetMode.SAME_STEP, events=events)
+    envs = make(environment, lanes, autoreset_mode=AutoresetMode.SAME_STEP)
+    events.emit("training.environments", environment=environment.name, sandboxes=[sandbox.id for sandbox in envs.sandboxes])
+    return envs

@@ -20,7 +20,6 @@ from agentenv.config import TrainingConfig
 from agentenv.errors import CapabilityError, ConfigError
 from agentenv.naming import near
 from agentenv.train.accumulation import accumulate
-from agentenv.train.algorithms import Algorithm, require_fit
 from agentenv.train.buffers import (
     SandboxDictReplayBuffer,
     SandboxDictRolloutBuffer,
@@ -29,6 +28,7 @@ from agentenv.train.buffers import (
     SandboxRolloutBuffer,
 )
 from agentenv.train.plans import BatchPlan
+from agentenv.train.registry import Algorithm, require_fit
 from agentenv.train.schedules import LearningRate
 from agentenv.train.vec_env import GymnasiumVecEnv
 
@@ -129,15 +129,19 @@ def _accumulate(chosen: Algorithm, training: TrainingConfig, model: BaseAlgorith
 def _hyperparameters(chosen: Algorithm, training: TrainingConfig) -> dict[str, Any]:
     parameters = inspect.signature(chosen.learner.__init__).parameters
     allowed = sorted(set(parameters) - KEPT - set(ELSEWHERE))
-    for name in training.hyperparameters:
-        if name in allowed:
-            continue
+    for name, value in training.hyperparameters.items():
         key = f"training.hyperparameters.{name}"
         if name in ELSEWHERE:
             raise ConfigError(f"this is said elsewhere; write it as `{ELSEWHERE[name]}`", key=key)
-        close = near(name, allowed)
-        hint = f"did you mean {close}?" if close else f"it has {', '.join(allowed)}"
-        raise ConfigError(f"{chosen.name} has no such hyperparameter; {hint}", key=key)
+        if name not in allowed:
+            close = near(name, allowed)
+            hint = f"did you mean {close}?" if close else f"it has {', '.join(allowed)}"
+            raise ConfigError(f"{chosen.name} has no such hyperparameter; {hint}", key=key)
+        default = parameters[name].default
+        if isinstance(default, (int, float)) and not isinstance(value, (int, float)) and "tuple" not in str(parameters[name].annotation):
+            raise ConfigError(
+                f"{value!r} is no {'truth value' if isinstance(default, bool) else 'number'}; the default is {default}", key=key
+            )
     arguments = dict(training.hyperparameters)
     if "policy_kwargs" in arguments:
         arguments["policy_kwargs"] = _policy_arguments(arguments["policy_kwargs"])

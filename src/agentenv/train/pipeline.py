@@ -12,16 +12,16 @@ from stable_baselines3.common.logger import Logger, TensorBoardOutputFormat
 
 from agentenv.monitoring import RunDirectory, RunWriter
 from agentenv.train import checkpoint, curve
-from agentenv.train.algorithms import Algorithm, algorithm
 from agentenv.train.environments import MakeEnvs, sandboxed
 from agentenv.train.evaluation import Evaluation, play, random_policy
 from agentenv.train.interrupt import StopRequest
 from agentenv.train.jobs import Changes, Job, Source, new_job, resumed_job
 from agentenv.train.learner import Built, build, use_threads
-from agentenv.train.loop import Notes, Stopped, TrainingLoop, latest_checkpoint
+from agentenv.train.loop import Notes, Stopped, TrainingLoop, checkpoints_in, latest_checkpoint
 from agentenv.train.manifest import evaluation_seed, manifest
 from agentenv.train.metrics_file import forget_after
 from agentenv.train.progress import Progress, automatic
+from agentenv.train.registry import Algorithm, algorithm
 from agentenv.train.result import RunResult
 from agentenv.train.vec_env import GymnasiumVecEnv
 
@@ -74,6 +74,7 @@ class _Session:
         self.make_envs = make_envs
         self.stack = stack
         self.eval_seed = evaluation_seed(job.seed)
+        stack.push(self._point_to_checkpoint)
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         self.threads = use_threads()
         self.stop = stack.enter_context(StopRequest(self._announce_stop))
@@ -156,6 +157,11 @@ class _Session:
         self.display.say(
             "Stopping after the update under way, then saving. Press Ctrl-C again to stop at once, back to the last checkpoint."
         )
+
+    def _point_to_checkpoint(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """What a failure leaves behind is said, since it can be gone on from."""
+        if error is not None and (saved := checkpoints_in(self.writer.run.checkpoints)):
+            self.display.say(f"The run is saved up to {saved[-1].stem}. Go on with: agentenv train --resume {self.writer.run.path}")
 
     def _finish(self, loop: TrainingLoop, state: Literal["finished", "interrupted"]) -> RunResult:
         notes, run = loop.notes, self.writer.run
