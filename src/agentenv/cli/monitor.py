@@ -38,14 +38,27 @@ def monitor(
 
 
 def _prometheus(source: TrainingMonitor, port: int | None) -> None:
-    from agentenv.monitoring.exporter import Exporter, training_text
+    from agentenv.monitoring.exporter import Exporter
 
     if port is None:
-        typer.echo(training_text(source), nl=False)
+        typer.echo(_prometheus_text(source), nl=False)
         return
-    with Exporter(lambda: training_text(source), port) as exporter:
+    with Exporter(lambda: _prometheus_text(source), port) as exporter:
         typer.echo(f"Serving http://127.0.0.1:{exporter.port}/metrics until Ctrl-C.", err=True)
         threading.Event().wait()
+
+
+def _prometheus_text(source: TrainingMonitor) -> str:
+    """The training, this machine and its sandboxes as they are now."""
+    from prometheus_client import CollectorRegistry
+
+    from agentenv.cli.machine_metrics import record_machine
+    from agentenv.monitoring.metrics import Metrics
+
+    metrics = Metrics(CollectorRegistry())
+    metrics.training.record(source.get_metrics())
+    record_machine(metrics.node, metrics.sandboxes)
+    return metrics.prometheus_text()
 
 
 def _json(source: TrainingMonitor, interval: float, *, once: bool) -> None:

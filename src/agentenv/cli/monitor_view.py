@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from agentenv.cli.machine_metrics import sandboxes_here
 from agentenv.cli.plot import plot
 from agentenv.monitoring.lines import LineFollower
 from agentenv.monitoring.run_dir import RunDirectory, RunStatus
@@ -37,7 +38,7 @@ class RunView:
         self.summary: dict[str, Any] = {}
         self.returns: list[tuple[float, float]] = []
         self.recent: deque[dict[str, Any]] = deque(maxlen=_EVENTS_SHOWN)
-        self.sandboxes: dict[str, int] = {}
+        self.sandboxes: Counter[str] = Counter()
         self._metrics = LineFollower(run.metrics_file)
         self._events = LineFollower(run.events_file)
         self.refresh()
@@ -53,6 +54,8 @@ class RunView:
             # The plot has far fewer columns than that.
             self.returns = [*self.returns[: -1 : len(self.returns) // _POINTS_KEPT + 1], self.returns[-1]]
         self.recent.extend(self._events.poll())
+        pid = self.status.pid if self.status.live else None
+        self.sandboxes = Counter(record.state for record in sandboxes_here(pid)) if pid is not None else Counter()
 
     def render(self, width: int) -> RenderableType:
         """The whole view for a terminal of `width` columns."""

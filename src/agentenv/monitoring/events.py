@@ -30,6 +30,18 @@ class NullSink:
         """Nothing happens."""
 
 
+class FanOut:
+    """Gives every event to each of `sinks`, in order."""
+
+    def __init__(self, *sinks: EventSink) -> None:
+        self._sinks = sinks
+
+    def emit(self, event: str, **fields: object) -> None:
+        """Passes the event on."""
+        for sink in self._sinks:
+            sink.emit(event, **fields)
+
+
 class JsonLinesSink:
     """Appends events to a file as `{"time": unix seconds, "event": name, …fields}`.
 

@@ -6,19 +6,9 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from agentenv.errors import AgentEnvError
-from agentenv.monitoring.metrics import TrainingMetrics, render
-from agentenv.monitoring.training_monitor import TrainingMonitor
-
-
-def training_text(source: TrainingMonitor) -> str:
-    """What `source.get_metrics()` says, in Prometheus' text format."""
-    registry = CollectorRegistry()
-    TrainingMetrics(registry).record(source.get_metrics())
-    return render(registry)
 
 
 class Exporter:

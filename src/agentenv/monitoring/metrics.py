@@ -24,7 +24,7 @@ class SandboxMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.started = Counter("agentenv_sandboxes_started", "Sandboxes that came up.", ["backend"], registry=registry)
-        self.failed = Counter("agentenv_sandbox_start_failures", "Sandboxes that did not come up.", ["backend", "error"], registry=registry)
+        self.failed = Counter("agentenv_sandbox_start_failures", "Sandboxes that did not come up.", registry=registry)
         self.ended = Counter("agentenv_sandboxes_ended", "Sandboxes that ended, by why.", ["backend", "reason"], registry=registry)
         self.live = Gauge("agentenv_sandboxes_live", "Sandboxes that exist now, by state.", ["backend", "state"], registry=registry)
         self.memory = Gauge("agentenv_sandbox_memory_bytes", "Memory used by one sandbox.", ["sandbox"], registry=registry)
@@ -33,9 +33,6 @@ class SandboxMetrics:
         )
         self.storage = Gauge("agentenv_sandbox_storage_bytes", "Bytes written to one sandbox's own files.", ["sandbox"], registry=registry)
         self.processes = Gauge("agentenv_sandbox_processes", "Processes in one sandbox.", ["sandbox"], registry=registry)
-        self.oom_kills = Counter(
-            "agentenv_sandbox_oom_kills", "Processes killed because their sandbox was out of memory.", registry=registry
-        )
         self._stage = Histogram(
             "agentenv_sandbox_start_stage_seconds",
             'How long each stage of a start took; "total" is all of them.',
