@@ -14,7 +14,7 @@ void find_cores(struct host *host) {
         if (mask[core / (8 * sizeof *mask)] >> (core % (8 * sizeof *mask)) & 1) host->cores[host->core_count++] = (uint16_t)core;
 }
 
-/* The least loaded cores, the first free one after a start that differs between daemons. NULL for all (`count` 0 or more than there are). */
+/* The least loaded cores, looked for from one that differs between daemons. NULL for all of them (`count` is 0, or no less than there are). */
 uint16_t *choose_cores(struct daemon *daemon, unsigned count) {
     const struct host *host = &daemon->host;
     if (count == 0 || count >= host->core_count) return NULL;

@@ -32,6 +32,7 @@ enum {
 #define RECURSIVE_AT 0x8000u
 #define EMPTY_PATH_AT 0x1000u
 #define MOVE_MOUNT_F_EMPTY 4u
+#define MOVE_MOUNT_T_LINKS 0x10u
 
 #define FSCONFIG_FLAG 0u
 #define FSCONFIG_STRING 1u

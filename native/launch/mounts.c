@@ -120,10 +120,11 @@ static int make_directories(const char *path) {
     return mkdir(partial, 0755) < 0 && errno != EEXIST ? -1 : 0;
 }
 
-/* Attaches a detached mount at a directory, which is made where the image lacks it. Closes `mount`. */
+/* Attaches a detached mount at a directory, or where a link leads, which is made where the image lacks it. Closes `mount`. */
 int attach(int mount, const char *target) {
-    int done = move_mount(mount, "", AT_FDCWD, target, MOVE_MOUNT_F_EMPTY);
-    if (done < 0 && errno == ENOENT && make_directories(target) == 0) done = move_mount(mount, "", AT_FDCWD, target, MOVE_MOUNT_F_EMPTY);
+    const unsigned flags = MOVE_MOUNT_F_EMPTY | MOVE_MOUNT_T_LINKS;
+    int done = move_mount(mount, "", AT_FDCWD, target, flags);
+    if (done < 0 && errno == ENOENT && make_directories(target) == 0) done = move_mount(mount, "", AT_FDCWD, target, flags);
     int error = errno;
     close(mount);
     errno = error;

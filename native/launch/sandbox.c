@@ -168,7 +168,7 @@ static bool place_descriptors(struct birth *birth, int *report_pipe) {
 }
 
 static bool use_cores(struct birth *birth) {
-    if (birth->request->cpus == 0) return true;
+    if (birth->cores == NULL) return true;
     unsigned long mask[CPUS_MAX / (8 * sizeof(unsigned long))] = {0};
     for (unsigned i = 0; i < birth->request->cpus; i++)
         mask[birth->cores[i] / (8 * sizeof *mask)] |= 1ul << (birth->cores[i] % (8 * sizeof *mask));

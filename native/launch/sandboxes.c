@@ -89,7 +89,7 @@ void launch(struct daemon *daemon, struct request *request, uint64_t asked) {
         }
         daemon->network_used = false;
     }
-    if (request->cpus >= daemon->host.core_count) request->cpus = 0; /* all of them: nothing to choose or to hide */
+    if (request->cpus > daemon->host.core_count) request->cpus = (unsigned)daemon->host.core_count;
     struct sandbox *sandbox = new_sandbox(daemon, request, asked);
     pid_t pid = clone_sandbox(daemon, request, sandbox, ends[1]);
     int error = errno;

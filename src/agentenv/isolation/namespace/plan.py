@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
 from agentenv.isolation.contract import MachineSpec
@@ -16,8 +17,8 @@ _SMALLEST_TMPFS = 4 << 20
 
 
 def cores(cpu: float | None) -> int:
-    """How many cores a sandbox with that limit sees; 0 for all."""
-    return 0 if cpu is None else max(1, math.ceil(cpu))
+    """How many cores a sandbox with that limit sees: never more than this process has; 0 for all."""
+    return 0 if cpu is None else min(max(1, math.ceil(cpu)), len(os.sched_getaffinity(0)))
 
 
 def agent_arguments(spec: MachineSpec, memory_file: Path | None) -> list[str]:
@@ -30,7 +31,7 @@ def agent_arguments(spec: MachineSpec, memory_file: Path | None) -> list[str]:
     if memory_file is not None:
         words += ["--memory-usage", str(_MEMORY_USAGE)]
     if spec.resources.cpu is not None:
-        words += ["--cpus", str(cores(spec.resources.cpu))]
+        words += ["--cpus", str(cores(spec.resources.cpu)), "--cpuinfo", str(_CPUINFO)]
     return words
 
 
