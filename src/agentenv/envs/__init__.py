@@ -1,4 +1,5 @@
-"""Environments: tasks with `reset` and `step` that live in sandboxes of their own, singly or many together, in Gymnasium's form or the classic one.
+"""Environments: tasks with `reset` and `step` that live in sandboxes of their own, singly or many together, in Gymnasium's form or the
+classic one.
 
 `Environment` is what a user writes and runs inside; `SandboxEnv` and `SandboxVectorEnv` are how the outside sees it. Importing this room
 loads neither numpy nor gymnasium: that happens when a name that needs them is used.

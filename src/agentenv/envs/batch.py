@@ -7,7 +7,6 @@ each, however many lanes there are.
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -129,7 +128,9 @@ class AnswerRows:
         self._direct = self._leaves[0] if self._layout is not None and len(self._leaves) == 1 and not self._layout.leaves[0].path else None
 
     def all_plain(self) -> bool:
-        """Whether the rows (each received with exactly `plain_size` bytes) are all transitions that neither end an episode nor carry an info."""
+        """Whether the rows (each received with exactly `plain_size` bytes) are all transitions that neither end an episode nor carry an
+        info.
+        """
         return bool((self._heads == self._plain_head).all())
 
     def finish(self, lane: int, count: int, stream: socket.socket, environment: str) -> tuple[int, dict[str, Any]]:
@@ -196,21 +197,23 @@ class AnswerRows:
         if self._direct is not None:
             return self._direct.copy()
         if self._layout is None:
-            return concatenate(self._space, self._values, create_empty_array(self._space, self._lanes, fn=np.zeros))
+            empty: Any = create_empty_array(self._space, self._lanes, fn=np.zeros)
+            return concatenate(self._space, self._values, empty)
         return assemble(self._description, iter([view.copy() for view in self._leaves]))
 
 
-def argmax_scores(actions: Any, action: Mapping[str, Any], lanes: int | None) -> Any:
-    """Scores for the choices of a Discrete space become the choice with the highest (the first of equals); anything else stays as it is.
+def argmax_scores(actions: Any, space: spaces.Discrete[Any], lanes: int | None) -> Any:
+    """Scores for the choices of `space` become the choice with the highest (the first of equals); anything else stays as it is.
 
-    `lanes` is the number of rows, None for a single environment (which also takes one row).
+    `lanes` is the number of rows, None for a single environment (which also takes one row). Raises AgentEnvError for a score that is NaN.
     """
-    if action["type"] != "discrete" or not hasattr(actions, "__len__"):
+    if not hasattr(actions, "__len__"):
         return actions
-    scores = np.asarray(actions)
-    choices = int(action["n"])
-    if lanes is None and scores.shape in ((choices,), (1, choices)):
-        return int(scores.argmax()) + int(action["start"])
-    if lanes is not None and scores.shape == (lanes, choices):
-        return scores.argmax(axis=1) + int(action["start"])
-    return actions
+    scores, choices = np.asarray(actions), int(space.n)
+    shapes = ((choices,), (1, choices)) if lanes is None else ((lanes, choices),)
+    if scores.shape not in shapes:
+        return actions
+    if scores.dtype.kind == "f" and np.isnan(scores).any():
+        raise AgentEnvError("the scores of an action hold a NaN, so that none is the highest.")
+    chosen = scores.reshape(-1, choices).argmax(axis=1) + space.start
+    return int(chosen[0]) if lanes is None else chosen

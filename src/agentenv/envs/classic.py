@@ -1,14 +1,18 @@
-"""`AgentEnvironment`: environments in the form that older agents expect: `reset()` gives a state, `step()` gives (state, reward, done, info)."""
+"""`AgentEnvironment`: environments in the form that older agents expect: `reset()` gives a state, `step()` gives (state, reward, done,
+info).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
 
 from agentenv.config import Config, load
 from agentenv.envs.batch import argmax_scores
@@ -16,19 +20,22 @@ from agentenv.envs.opening import settings_of, timeouts_of
 from agentenv.envs.vector_env import SandboxVectorEnv
 from agentenv.errors import AgentEnvError
 
+_TRUNCATED: Final = "TimeLimit.truncated"
+
 
 class AgentEnvironment:
     """The environment of a configuration, in the classic form.
 
-    `config` is a YAML file's path, a mapping of the same shape, or a loaded `Config`. The state is a batch with one row for each of `num_envs`
-    sandboxes (one by default), so that a model's `predict(state)` takes it as it is.
+    `config` is a YAML file's path, a mapping of the same shape, or a loaded `Config`. The state is a batch with one row for each of
+    `num_envs` sandboxes (one by default), so that a model's `predict(state)` takes it as it is.
 
-    `step` takes a row of actions for each sandbox or, where actions are discrete, a row of scores (what a network's last layer gives): the highest
-    acts, the first of equals. With one sandbox the leading axis may be left out, reward is a float, done a bool and info a plain dict, and
-    `reset` begins the next episode. With several, reward and done are arrays, and an ended episode is followed by the next at once: its last
-    state is in `info["final_obs"]`.
+    `step` takes a row of actions for each sandbox or, where actions are discrete, a row of scores (what a network's last layer gives):
+    the highest acts, the first of equals. With one sandbox the leading axis may be left out, reward is a float, done a bool and info a
+    plain dict, and `reset` begins the next episode. With several, reward and done are arrays, and an ended episode is followed by the
+    next at once: its last state is in `info["final_obs"]`.
 
-    A sandbox that fails raises its `InfrastructureError` (`SandboxDied`, `OutOfMemory`, …): its step has no reward. `reset` then starts a new one.
+    A sandbox that fails raises its `InfrastructureError` (`SandboxDied`, `OutOfMemory`, …): its step has no reward, `reset` starts a new
+    one. With several sandboxes the others go on: `info["infra_error"]` marks the step of the failed one, which is to be left out.
     """
 
     def __init__(self, config: str | Path | Mapping[str, Any] | Config, *, num_envs: int = 1, **overrides: Any) -> None:
@@ -45,9 +52,6 @@ class AgentEnvironment:
         self.envs = SandboxVectorEnv(environment.name, num_envs, autoreset_mode=mode, **arguments)
         self.observation_space = self.envs.single_observation_space
         self.action_space = self.envs.single_action_space
-        self._discrete = (
-            {"type": "discrete", "n": self.action_space.n, "start": self.action_space.start} if _is_discrete(self.action_space) else None
-        )
 
     def reset(self, *, seed: int | None = None) -> Any:
         """Begins an episode in every sandbox; returns the state, one row each."""
@@ -58,8 +62,8 @@ class AgentEnvironment:
         """Acts; returns (next_state, reward, done, info). `info["TimeLimit.truncated"]` tells an episode cut short from one that ended."""
         state, reward, terminated, truncated, info = self.envs.step(self._batched(action))
         if "infra_error" in info and self.num_envs == 1:
-            raise self.envs.failure(0)
-        info["TimeLimit.truncated"] = truncated & ~terminated
+            raise self.envs.failure(0) or AgentEnvError(str(info["infra_error"][0]))
+        info[_TRUNCATED] = truncated & ~terminated
         done = terminated | truncated
         if self.num_envs > 1:
             return state, reward, done, info
@@ -67,14 +71,11 @@ class AgentEnvironment:
 
     def _batched(self, action: Any) -> Any:
         """A batch of actions out of what an agent gave: scores become choices, a single action a batch of one."""
-        if self._discrete is not None:
-            action = argmax_scores(action, self._discrete, self.num_envs if self.num_envs > 1 else None)
-            choices = np.asarray(action)
-            if self.num_envs == 1 and choices.size == 1:
-                return _whole(choices.reshape(1), self.action_space)
-            return _whole(choices, self.action_space)
-        shape = self.action_space.shape
-        if self.num_envs == 1 and shape is not None and np.shape(action) == shape:
+        space, alone = self.action_space, self.num_envs == 1
+        if isinstance(space, spaces.Discrete):
+            chosen = np.asarray(argmax_scores(action, space, None if alone else self.num_envs))
+            return _whole(chosen.reshape(1) if alone and chosen.size == 1 else chosen, space)
+        if alone and space.shape is not None and np.shape(action) == space.shape:
             return np.asarray(action)[np.newaxis]
         return action
 
@@ -89,22 +90,15 @@ class AgentEnvironment:
         self.close()
 
 
-def _is_discrete(space: Any) -> bool:
-    return hasattr(space, "n") and hasattr(space, "start")
-
-
-def _whole(choices: Any, space: Any) -> Any:
-    """Choices as integers: a float that is whole is taken, anything else refused."""
-    whole = choices.astype(space.dtype)
-    if not (whole == choices).all():
-        raise AgentEnvError(f"the action {choices.tolist()} is neither one of the {space.n} choices nor a row of {space.n} scores.")
+def _whole(choices: NDArray[Any], space: spaces.Discrete[Any]) -> NDArray[Any]:
+    """Choices as integers. Raises AgentEnvError for anything that is not exactly one."""
+    whole: NDArray[Any] = choices.astype(space.dtype) if choices.dtype.kind in "biuf" else np.empty(0)
+    if whole.shape != choices.shape or not (whole == choices).all():
+        raise AgentEnvError(f"the action {choices.tolist()} is neither one of {space.n} choices nor a row of {space.n} scores.")
     return whole
 
 
 def _of_one(info: dict[str, Any]) -> dict[str, Any]:
-    """The only lane's values, without the masks of Gymnasium's batched infos."""
-    return {
-        key: _of_one(value) if isinstance(value, dict) else value[0]
-        for key, value in info.items()
-        if f"_{key}" in info or not key.startswith("_")
-    }
+    """The only lane's values, without the masks that Gymnasium keeps beside batched infos."""
+    own = {key: value for key, value in info.items() if f"_{key}" in info or key == _TRUNCATED}
+    return {key: _of_one(value) if isinstance(value, dict) else value[0] for key, value in own.items()}

@@ -25,7 +25,7 @@ _GUEST_FILES: Final = ("__init__.py", "envs/__init__.py", "envs/gymnasium_ids.py
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What the server is started with: where our package can be imported from, the target as the sandbox knows it, folders to import from."""
+    """What the server is started with: where our package is imported from, the target as the sandbox knows it, more folders of modules."""
 
     root: str
     target: str
@@ -58,7 +58,8 @@ def deliver_guest(sandbox: SandboxHandle) -> str:
 def guest_archive() -> tuple[str, bytes]:
     """(file name, content) of a zip archive from which Python imports the guest package.
 
-    It carries the modules compiled for this Python beside their source, which any other Python falls back on. The name holds a digest of the source.
+    It carries the modules compiled for this Python beside their source, which any other Python falls back on. The name holds a digest of
+    the source.
     """
     sources = {
         path.relative_to(_PACKAGE.parent).as_posix(): path.read_bytes()

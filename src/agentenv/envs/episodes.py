@@ -54,7 +54,10 @@ def restore(lane: Lane, plan: Plan, kept: str) -> Lane:
 
 
 def fork(lane: Lane, plan: Plan, count: int) -> list[Lane]:
-    """`count` lanes in which the episode goes on, each in a fork of the sandbox. When one cannot be made none is left, and its error is raised."""
+    """`count` lanes in which the episode goes on, each in a fork of the sandbox.
+
+    When one cannot be made none is left, and its error is raised.
+    """
     if count < 1:
         raise AgentEnvError(f"fork was asked for {count} environments; it must be at least 1.")
     _store_episode(lane)

@@ -25,24 +25,24 @@ def exchange(
     nothing more to look at. The kernel's time limits run for all lanes at once: after one has expired the others are not waited for again.
     """
     usual, slots = rows.plain_size, rows.slots
-    counts: list[int | OSError] = []
     for lane, frame in zip(lanes, frames, strict=True):
         try:
             lane.socket.sendall(frame)
         except OSError as problem:
             lane.broken = lane.broken or lane.explain(problem, doing, *_limit(lane, doing))
-    waiting, irregular = 0, False
-    for lane, place in zip(lanes, places, strict=True):
+    counts: list[int | OSError] = [0] * len(lanes)
+    waiting, irregular = 0, len(lanes) != len(slots)
+    # The last to be asked is the last to answer: while the host sleeps on it the others finish, and it is woken once, not once a lane.
+    for index in range(len(lanes) - 1, -1, -1):
         try:
-            count: int | OSError = lane.socket.recv_into(slots[place], 0, waiting)
+            counts[index] = count = lanes[index].socket.recv_into(slots[places[index]], 0, waiting)
         except OSError as problem:
-            count = problem
+            counts[index], count = problem, -1
             if isinstance(problem, BlockingIOError):
                 waiting = _AT_ONCE
         if count != usual:
             irregular = True
-        counts.append(count)
-    if not irregular and len(places) == len(slots) and rows.all_plain():
+    if not irregular and rows.all_plain():
         return None
     return [_conclude(lane, place, count, rows, doing) for lane, place, count in zip(lanes, places, counts, strict=True)]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from agentenv.envs.guest.layout import layout_of
 from agentenv.envs.guest.spaces import Description
@@ -36,7 +37,7 @@ def _build(description: Description, depth: int) -> spaces.Space[Any]:
         return spaces.Sequence(_build(description["space"], depth + 1), stack=bool(description["stacked"]))
     if kind == "graph":
         node, edge = description["node"], description["edge"]
-        return spaces.Graph(_build(node, depth + 1), None if edge is None else _build(edge, depth + 1))  # type: ignore[arg-type]
+        return spaces.Graph(_build(node, depth + 1), None if edge is None else _build(edge, depth + 1))
     if kind == "text":
         return spaces.Text(int(description["max_length"]), min_length=int(description["min_length"]), charset=str(description["charset"]))
     return _build_numeric(description)
@@ -46,14 +47,15 @@ def _build_numeric(description: Description) -> spaces.Space[Any]:
     kind = description["type"]
     if kind == "multi_binary":
         return spaces.MultiBinary([int(size) for size in description["shape"]])
-    dtype = np.dtype(description["dtype"])
+    dtype: np.dtype[Any] = np.dtype(description["dtype"])
     if kind == "box":
         shape = tuple(description["shape"])
         return spaces.Box(_bound(description["low"], shape, dtype), _bound(description["high"], shape, dtype), shape, dtype.type)
     if kind == "discrete":
         return spaces.Discrete(int(description["n"]), start=int(description["start"]), dtype=dtype.type)
-    nvec = np.asarray(description["nvec"], dtype=dtype)
-    return spaces.MultiDiscrete(nvec, dtype=dtype.type, start=np.asarray(description["start"], dtype=dtype))
+    nvec: NDArray[Any] = np.asarray(description["nvec"], dtype=dtype)
+    start: NDArray[Any] = np.asarray(description["start"], dtype=dtype)
+    return spaces.MultiDiscrete(nvec, dtype=dtype.type, start=start)
 
 
 def _bound(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +25,7 @@ class Lane:
         self.sandbox = sandbox
         self.process = process
         self.stream = stream
+        self.socket = stream.socket
         self.timeouts = timeouts
         self.broken: AgentEnvError | None = None
         stream.limit(timeouts.step)
@@ -52,10 +52,6 @@ class Lane:
     @property
     def hello(self) -> Hello:
         return self.stream.hello
-
-    @property
-    def socket(self) -> socket.socket:
-        return self.stream.socket
 
     @contextmanager
     def doing(self, operation: str, seconds: float, parameter: str) -> Iterator[None]:

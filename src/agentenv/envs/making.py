@@ -25,8 +25,8 @@ def make(source: Source, num_envs: int, **arguments: Any) -> SandboxVectorEnv: .
 def make(source: Source, num_envs: int | None = None, **arguments: Any) -> SandboxEnv | SandboxVectorEnv:
     """One environment, or with `num_envs` so many together.
 
-    `source` is an environment's name, or a configuration: a path that ends in .yaml or .yml, a mapping, a loaded `Config` or its `environment`.
-    `arguments` are those of `SandboxEnv` or `SandboxVectorEnv`, and win over the configuration.
+    `source` is an environment's name, or a configuration: a path that ends in .yaml or .yml, a mapping, a loaded `Config` or its
+    `environment`. `arguments` are those of `SandboxEnv` or `SandboxVectorEnv`, and win over the configuration.
     """
     name, configured = _name_and_arguments(source)
     wanted = {**configured, **arguments}
@@ -36,8 +36,6 @@ def make(source: Source, num_envs: int | None = None, **arguments: Any) -> Sandb
 def _name_and_arguments(source: Source) -> tuple[str, dict[str, Any]]:
     if isinstance(source, str) and not source.endswith((".yaml", ".yml")):
         return source, {}
-    if isinstance(source, EnvironmentConfig):
-        environment = source
-    else:
-        environment = (source if isinstance(source, Config) else load(source)).environment
+    config = source if isinstance(source, (Config, EnvironmentConfig)) else load(source)
+    environment = config.environment if isinstance(config, Config) else config
     return environment.name, {"options": environment.options, "settings": settings_of(environment), "timeouts": timeouts_of(environment)}

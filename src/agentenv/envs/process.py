@@ -132,7 +132,16 @@ class EnvironmentProcess:
 
 def launch_command(delivered: Delivered, spec: EnvironmentSpec, *, resume: bool) -> str:
     """The shell command that starts the server with the sandbox's Python: the one this process runs on where the image has it."""
-    arguments = [delivered.root, delivered.target, "--socket", SOCKET, "--options", values.dumps(dict(spec.options)).decode()]
+    arguments = [
+        delivered.root,
+        delivered.target,
+        "--name",
+        spec.name,
+        "--socket",
+        SOCKET,
+        "--options",
+        values.dumps(dict(spec.options)).decode(),
+    ]
     if spec.render_mode is not None:
         arguments += ["--render-mode", spec.render_mode]
     if resume:

@@ -1,7 +1,7 @@
 """Names of environments: what each stands for, and which names there are.
 
-A name is one that was registered (here, by `register`, or by an installed package in the entry-point group `agentenv.environments`), or says
-itself where the environment is: `gymnasium:ID`, `module:Class`, `path.py:Class`.
+A name is one that was registered (here, by `register`, or by an installed package in the entry-point group `agentenv.environments`), or
+says itself where the environment is: `gymnasium:ID`, `module:Class`, `path.py:Class`.
 """
 
 from __future__ import annotations

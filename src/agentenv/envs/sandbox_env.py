@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, SupportsFloat
 
 import gymnasium
+from gymnasium import spaces
 
 from agentenv.envs import episodes
 from agentenv.envs.batch import ActionRows, AnswerRows, argmax_scores
@@ -22,12 +23,12 @@ from agentenv.errors import InvalidState
 class SandboxEnv(gymnasium.Env[Any, Any]):
     """One environment in a sandbox of its own.
 
-    `name` is a registered environment, `gymnasium:ID`, `module:Class` or `path.py:Class`; `options` are its keyword arguments. `settings` (or its
-    fields as keywords: `image`, `isolation`, `resources`, `network`, `ports`, `env`, `metadata`) say what the sandbox is like.
+    `name` is a registered environment, `gymnasium:ID`, `module:Class` or `path.py:Class`; `options` are its keyword arguments. `settings`
+    (or its fields as keywords: `image`, `isolation`, `resources`, `network`, `ports`, `env`, `metadata`) say what the sandbox is like.
 
-    A step or reset raises `SandboxDied` (or another `InfrastructureError`, `OutOfMemory` say) when the sandbox or the environment's process ends,
-    `EnvironmentTimeout` when no answer comes in time, and `EnvironmentFault` with the traceback when the environment's own code raises. After an
-    `InfrastructureError` the episode is lost: `restore` a snapshot, or make a new environment.
+    A step or reset raises `SandboxDied` (or another `InfrastructureError`, `OutOfMemory` say) when the sandbox or the environment's
+    process ends, `EnvironmentTimeout` when no answer comes in time, and `EnvironmentFault` with the traceback when the environment's own
+    code raises. After an `InfrastructureError` the episode is lost: `restore` a snapshot, or make a new environment.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class SandboxEnv(gymnasium.Env[Any, Any]):
         self.metadata = {"render_modes": list(hello.render_modes), "render_fps": hello.render_fps or 30}
         self.observation_space = build(hello.observation)
         self.action_space = build(hello.action)
+        self._scored = self.action_space if hello.accepts_scores else None
         self._actions = ActionRows(hello.action, 1)
         self._answers = AnswerRows(hello.observation, self.observation_space, 1)
         self._hold(lane)
@@ -92,8 +94,8 @@ class SandboxEnv(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Acts once. Where the environment accepts scores, `action` may be a score for each choice: the highest acts."""
         lane = self.lane
-        if lane.hello.accepts_scores:
-            action = argmax_scores(action, lane.hello.action, None)
+        if isinstance(self._scored, spaces.Discrete):
+            action = argmax_scores(action, self._scored, None)
         self._actions.fill_one(action, self.action_space)
         with lane.doing("step", lane.timeouts.step, "timeouts.step"):
             flags, info = self._exchange(lane, self._actions.frames[0])
@@ -111,7 +113,7 @@ class SandboxEnv(gymnasium.Env[Any, Any]):
         return self.lane.render()
 
     def call(self, name: str, *arguments: Any, **keywords: Any) -> Any:
-        """Calls a method of the environment in the sandbox (or reads an attribute). Arguments and result travel as JSON and numpy arrays."""
+        """Calls a method of the environment (or reads an attribute). Arguments and result travel as JSON and numpy arrays."""
         return self.lane.call(name, arguments, keywords)
 
     def save(self) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
@@ -29,13 +30,14 @@ StepResult = tuple[Any, NDArray[np.float64], Mask, Mask, dict[str, Any]]
 class SandboxVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     """`num_envs` environments of one kind, each in a sandbox of its own, as a Gymnasium vector environment.
 
-    Takes what `SandboxEnv` takes. Observations, rewards, flags, infos and all three autoreset modes are those of Gymnasium's `SyncVectorEnv`.
+    Takes what `SandboxEnv` takes. Observations, rewards, flags, infos and all three autoreset modes are those of Gymnasium's
+    `SyncVectorEnv`.
 
     A lane whose sandbox (or environment process) fails in an episode does not stop the others. Its transition is marked by
-    `infos["infra_error"][lane]`, a message, and `infos["_infra_error"]`, the mask; it has reward 0, truncated set, and the last observation that
-    is known (in SAME_STEP mode that one is in `final_obs`). **A learner must drop that transition**: it says nothing about the action.
-    The lane gets a new sandbox at its next reset, with a seed derived from its old one. When a lane fails more than `max_replacements` times
-    without finishing an episode in between, the last error is raised.
+    `infos["infra_error"][lane]`, a message, and `infos["_infra_error"]`, the mask; it has reward 0, truncated set, and the last
+    observation that is known (in SAME_STEP mode that one is in `final_obs`). **A learner must drop that transition**: it says nothing
+    about the action. The lane gets a new sandbox at its next reset, with a seed derived from its old one. When a lane fails more than
+    `max_replacements` times without finishing an episode in between, the last error is raised.
 
     When an environment's own code raises, `EnvironmentFault` is raised after all lanes have answered; `reset` begins anew.
     """
@@ -79,7 +81,7 @@ class SandboxVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             "render_fps": hello.render_fps or 30,
             "autoreset_mode": self.autoreset_mode,
         }
-        self._scored = hello.action if hello.accepts_scores else None
+        self._scored = self.single_action_space if hello.accepts_scores else None
         self._actions = ActionRows(hello.action, count)
         self._answers = AnswerRows(hello.observation, self.single_observation_space, count)
         self._before = AnswerRows(hello.observation, self.single_observation_space, count)
@@ -116,10 +118,11 @@ class SandboxVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     def step(self, actions: Any) -> StepResult:
         """Acts once in every lane. Where the environment accepts scores, `actions` may be a score for each choice: (num_envs, choices)."""
         self._require_open()
-        if self._scored is not None:
+        if isinstance(self._scored, spaces.Discrete):
             actions = argmax_scores(actions, self._scored, self.num_envs)
         self._actions.fill(actions, self.action_space)
-        frames, beginning = self._actions.frames, []
+        frames = self._actions.frames
+        beginning: list[int] = []
         if self._any_ended:
             frames, beginning = self._with_resets(frames)
         self._before, self._answers = self._answers, self._before

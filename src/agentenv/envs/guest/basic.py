@@ -22,13 +22,13 @@ _MODE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 class BasicRLEnv(Environment):
     """Sixteen files in `directory` may exist or not; the seed draws how they lie at first and another layout that is wanted.
 
-    Observation: float32[32], sixteen bits of what the directory really holds and sixteen of what is wanted.
-    Action: 0-15, that file is created if it is missing and removed if it is there; or a score for each file, of which the highest acts.
-    Reward: +1 for a step nearer to the wanted layout, -1 for one away from it, and 5 more for the step that reaches it, which ends the
-    episode (terminated). After 64 steps it is truncated.
+    Observation: float32[32], sixteen bits of what the directory really holds and sixteen of what is wanted. Action: 0-15, that file is
+    created if it is missing and removed if it is there; or a score for each file, of which the highest acts. Reward: +1 for a step nearer
+    to the wanted layout, -1 for one away from it, and 5 more for the step that reaches it, which ends the episode (terminated). After 64
+    steps it is truncated.
 
-    `info["optimal_return"]` is the best possible sum of rewards: with d files wrong at first, d right steps earn d, and the last one 5 more.
-    No detour can earn anything, because each step away costs what the step back earns.
+    `info["optimal_return"]` is the best possible sum of rewards: with d files wrong at first, d right steps earn d, and the last one 5
+    more. No detour can earn anything, because each step away costs what the step back earns.
     """
 
     observation_space = Box(0.0, 1.0, (2 * FILES,), "float32")

@@ -34,12 +34,15 @@ def observation_writer(description: Description, buffer: bytearray, start: int) 
     return _explained(write, "the observation")
 
 
-def action_reader(description: Description, buffer: bytearray, start: int) -> Reader | None:
-    """A function that reads an action of this space from `buffer`, a copy of its own; None where actions vary in size."""
+def action_reader(description: Description, buffer: bytearray, start: int, *, numpy_scalars: bool) -> Reader | None:
+    """A function that reads an action of this space from `buffer`, a copy of its own; None where actions vary in size.
+
+    `numpy_scalars`: a lone number is numpy's, as Gymnasium's spaces sample it, and not Python's.
+    """
     layout = layout_of(description)
     if layout is None:
         return None
-    readers = [_reader(leaf, buffer, start) for leaf in layout.leaves]
+    readers = [_reader(leaf, buffer, start, numpy_scalars) for leaf in layout.leaves]
     if len(readers) == 1 and not layout.leaves[0].path:
         return readers[0]
     return lambda: assemble(description, iter([read() for read in readers]))
@@ -71,9 +74,9 @@ def _writer(leaf: Leaf, buffer: bytearray, start: int) -> Writer:
     return write
 
 
-def _reader(leaf: Leaf, buffer: bytearray, start: int) -> Reader:
+def _reader(leaf: Leaf, buffer: bytearray, start: int, numpy_scalars: bool) -> Reader:
     numpy = sys.modules.get("numpy")
-    if numpy is None or (not leaf.shape and leaf.dtype in ("<i8", "<f8")):
+    if numpy is None or not (leaf.shape or numpy_scalars):
         return leaf_reader(leaf, buffer, start)
     view = numpy.frombuffer(buffer, dtype=leaf.dtype, count=leaf.count, offset=start + leaf.offset).reshape(leaf.shape)
     if not leaf.shape:

@@ -12,8 +12,9 @@ from agentenv.envs.guest.spaces import Space
 class Environment:
     """Base class of environments that run inside a sandbox. It needs neither numpy nor gymnasium.
 
-    A subclass sets `observation_space` and `action_space` (`agentenv.envs.spaces`, or Gymnasium's where the image has it) and defines `reset` and
-    `step`. Its constructor takes the keyword arguments that the host gives as `options`, and `render_mode` when the host asks for one.
+    A subclass sets `observation_space` and `action_space` (`agentenv.envs.spaces`, or Gymnasium's where the image has it) and defines
+    `reset` and `step`. Its constructor takes the keyword arguments that the host gives as `options`, and `render_mode` when the host asks
+    for one.
 
     Two optional methods make an episode portable, so that `snapshot`, `restore` and `fork` work on every backend:
     `save() -> bytes` and `load(state: bytes) -> None`. What they put into the bytes is theirs alone; the host never looks inside.
@@ -49,7 +50,7 @@ class Environment:
 
     def close(self) -> None:
         """Frees what the environment holds."""
-        return None
+        return
 
 
 @runtime_checkable

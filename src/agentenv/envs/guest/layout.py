@@ -1,7 +1,8 @@
-"""How values of a space with a fixed size lie in a frame: the leaves' raw bytes one after the other, in the order in which the space declares them.
+"""How values of a space with a fixed size lie in a frame: the leaves' raw bytes one after the other, in the order in which the space
+declares them.
 
-Box, Discrete, MultiBinary, MultiDiscrete and every Dict or Tuple of them have such a layout; each leaf starts at the next multiple of 8 (so that a
-reader may look at it in place). All other spaces vary in size and travel as JSON (`values`).
+Box, Discrete, MultiBinary, MultiDiscrete and every Dict or Tuple of them have such a layout; each leaf starts at the next multiple of 8
+(so that a reader may look at it in place). All other spaces vary in size and travel as JSON (`values`).
 """
 
 from __future__ import annotations

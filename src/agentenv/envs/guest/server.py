@@ -1,14 +1,16 @@
 """Serves one environment over a unix socket, in the step protocol (docs/step-protocol.md).
 
-When the socket listens and the environment is built, one line, `ready`, goes to standard output (`failed {…}` when it cannot be built); what the
-environment itself prints goes to standard error. One host is served at a time; when it hangs up the episode stays, and the next one to connect
-finds it as it was.
+When the socket listens and the environment is built, one line, `ready`, goes to standard output (`failed {…}` when it cannot be built);
+what the environment itself prints goes to standard error. One host is served at a time; when it hangs up the episode stays, and the next
+one to connect finds it as it was.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
+import select
 import socket
 import sys
 import traceback
@@ -21,7 +23,7 @@ from agentenv.envs.guest.codec import action_reader, conform, observation_writer
 from agentenv.envs.guest.layout import layout_of
 from agentenv.envs.guest.loading import load
 from agentenv.envs.guest.saving import portable
-from agentenv.envs.guest.spaces import describe
+from agentenv.envs.guest.spaces import describe, is_gymnasium
 from agentenv.envs.guest.wire import (
     HEADER,
     OBSERVATION_OFFSET,
@@ -57,7 +59,8 @@ class Server:
         self._write = observation_writer(self.observation, self._answer, OBSERVATION_OFFSET)
         self._action_size = actions.size if actions else None
         self._request = bytearray(HEADER.size + max(4096, self._action_size or 0))
-        self._read = action_reader(self.action, self._request, HEADER.size)
+        scalars = is_gymnasium(environment.action_space)
+        self._read = action_reader(self.action, self._request, HEADER.size, numpy_scalars=scalars)
         self._handlers: dict[Kind, Callable[[memoryview], Buffer]] = {
             Kind.RESET: self._reset,
             Kind.STEP: self._step,
@@ -94,7 +97,12 @@ class Server:
         usual_size = HEADER.size + (self._action_size or 0)
         body = memoryview(request)[HEADER.size : usual_size]
         step = self._step
+        # Waiting in poll() and not in recv(): the host's reading of the last answer wakes a sleeper in recv() for nothing, once a step.
+        poller = select.poll()
+        poller.register(stream, select.POLLIN)
+        wait = poller.poll
         while not self.closed:
+            wait()
             count = receive(request)
             if count == 0:
                 return
@@ -226,6 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Builds the environment, says so, serves it. Returns the exit status: 0 when a host asked to close, 1 when it could not be built."""
     parser = argparse.ArgumentParser(prog="python -m agentenv.envs.guest", description="Serve one environment in the step protocol.")
     parser.add_argument("environment", help="gymnasium:ID, module:Class or path.py:Class")
+    parser.add_argument("--name", help="what to call it in errors (else as given)")
     parser.add_argument("--socket", required=True, help="where to listen")
     parser.add_argument("--options", default="{}", help="keyword arguments of the environment, as JSON (docs/step-protocol.md)")
     parser.add_argument("--render-mode", help="what render() is to return")
@@ -236,7 +245,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.dup2(2, 1)
     sys.path[:0] = chosen.path
     try:
-        server = Server(load(chosen.environment, values.loads(chosen.options.encode()), chosen.render_mode), chosen.environment)
+        environment = load(chosen.environment, values.loads(chosen.options.encode()), chosen.render_mode)
+        server = Server(environment, chosen.name or chosen.environment)
         if chosen.state is not None:
             if server.portable is None:
                 raise TypeError(f"{chosen.environment} has no load()")
@@ -245,6 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as problem:  # noqa: BLE001 - the environment's constructor may raise anything, and the host is to hear of it
         os.write(report, b"failed " + values.dumps(failure(problem)) + b"\n")
         return 1
+    gc.freeze()  # what the imports brought stays for good: the collector need not look at it again
     os.write(report, b"ready\n")
     os.close(report)
     with listener:

@@ -126,11 +126,17 @@ def _dtype(name: str) -> str:
     return DTYPES[name]
 
 
-def _describe_gymnasium(space: Any) -> Description:
+def is_gymnasium(space: Space) -> bool:
+    """Whether this is one of Gymnasium's spaces."""
     gymnasium = sys.modules.get("gymnasium")
-    if gymnasium is None or not isinstance(space, gymnasium.spaces.Space):
+    return gymnasium is not None and isinstance(space, gymnasium.spaces.Space)
+
+
+def _describe_gymnasium(space: Any) -> Description:
+    if not is_gymnasium(space):
         raise TypeError(f"{type(space).__name__} is not a space; use one of agentenv.envs.spaces or of gymnasium.spaces")
-    return _describe_numeric(space, gymnasium.spaces) or _describe_composite(space, gymnasium.spaces)
+    spaces = sys.modules["gymnasium.spaces"]
+    return _describe_numeric(space, spaces) or _describe_composite(space, spaces)
 
 
 def _describe_numeric(space: Any, spaces: Any) -> Description | None:
