@@ -1,0 +1,152 @@
+"""How much disk a directory holds, who writes, and how much is left: plain measurements, nothing kept."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentenv.errors import InfrastructureError
+
+BLOCK = 512
+"""The unit of `st_blocks` (stat(2)), whatever the file system's own block size is."""
+
+_EXACT = frozenset({"ext2", "ext3", "ext4", "tmpfs", "xfs"})
+"""File systems that reserve a block when a page is written to; btrfs, for one, does so when the page goes to the disk, up to 30 s later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """A process and the bytes that it has caused to be written, as /proc/PID/io counts them (proc(5), `write_bytes`)."""
+
+    pid: int
+    name: str
+    written: int
+
+
+def allocated(directory: Path) -> int:
+    """Bytes that the files below `directory` occupy, itself included: holes do not count, a file with several names counts once.
+
+    What vanishes while it is being looked at is left out, and so is what lies in a directory that this user may not read (one that a
+    sandbox without root made for another of its users).
+    """
+    total = directory.lstat().st_blocks * BLOCK if directory.exists() else 0
+    linked: set[tuple[int, int]] = set()
+    waiting = [os.fspath(directory)]
+    while waiting:
+        for path, status in _entries(waiting.pop()):
+            if stat.S_ISDIR(status.st_mode):
+                waiting.append(path)
+            elif status.st_nlink > 1:
+                if (identity := (status.st_dev, status.st_ino)) in linked:
+                    continue
+                linked.add(identity)
+            total += status.st_blocks * BLOCK
+    return total
+
+
+def _entries(directory: str) -> Iterator[tuple[str, os.stat_result]]:
+    try:
+        entries = os.scandir(directory)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    with entries:
+        for entry in entries:
+            try:
+                yield entry.path, entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+
+
+def unlinked(pids: Iterable[int]) -> int:
+    """Bytes of files without a name that processes keep open on an overlay, which no walk over the names can see.
+
+    Files on a tmpfs and memfds are left out (they are memory), and so are files that are only mapped, not open.
+    """
+    seen: dict[tuple[int, int], int] = {}
+    for pid in pids:
+        try:
+            overlays = _overlay_mounts(Path(f"/proc/{pid}/mountinfo").read_text())
+            descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        for descriptor in descriptors:
+            try:
+                status = descriptor.stat()
+                if status.st_nlink or not stat.S_ISREG(status.st_mode):
+                    continue
+                details = Path(f"/proc/{pid}/fdinfo/{descriptor.name}").read_text()
+            except OSError:
+                continue
+            if _mount_id(details) in overlays:
+                seen[status.st_dev, status.st_ino] = status.st_blocks * BLOCK
+    return sum(seen.values())
+
+
+def _overlay_mounts(mountinfo: str) -> set[str]:
+    return {line.split(" ", 1)[0] for line in mountinfo.splitlines() if " - overlay " in line}
+
+
+def _mount_id(fdinfo: str) -> str | None:
+    return next((line.split()[1] for line in fdinfo.splitlines() if line.startswith("mnt_id:")), None)
+
+
+def written(pids: Iterable[int]) -> dict[int, int]:
+    """Bytes that each process has caused to be written so far; those that are gone or may not be asked are left out."""
+    totals: dict[int, int] = {}
+    for pid in pids:
+        try:
+            text = Path(f"/proc/{pid}/io").read_text()
+        except OSError:
+            continue
+        fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+        totals[pid] = int(fields.get("write_bytes", "0"))
+    return totals
+
+
+def biggest_writer(before: dict[int, int], now: dict[int, int]) -> Writer | None:
+    """The process whose count grew most between two results of `written`, None when none did; a new one grew from zero."""
+    growth = {pid: total - before.get(pid, 0) for pid, total in now.items()}
+    pid = max(growth, key=growth.__getitem__, default=None)
+    if pid is None or growth[pid] <= 0:
+        return None
+    try:
+        name = Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip("\n")
+    except OSError:
+        name = "a process that has ended"
+    return Writer(pid, name, growth[pid])
+
+
+def tells_at_once(path: Path) -> bool:
+    """Whether the disk's free space counts what was written at once, so that an unchanged number means that nothing was."""
+    device = path.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        left, _, right = line.partition(" - ")
+        if left.split(" ", 3)[2] == number:
+            return right.split(" ", 1)[0] in _EXACT
+    return False
+
+
+def free_bytes(path: Path) -> int:
+    """Bytes on the disk of `path` that unprivileged processes can still use."""
+    disk = os.statvfs(path)
+    return disk.f_bavail * disk.f_frsize
+
+
+def check_free(path: Path, need: int) -> None:
+    """Raises `InfrastructureError` when the disk of `path` has less than `need` bytes free, or no place for another file at all."""
+    disk = os.statvfs(path)
+    free = disk.f_bavail * disk.f_frsize
+    if free < need:
+        raise InfrastructureError(
+            f"the disk of {path} is full: {free >> 20} MiB are free, {need >> 20} MiB are needed.",
+            remedy="Remove sandboxes and snapshots that are no longer needed, or set AGENTENV_HOME to a larger disk.",
+        )
+    if disk.f_files and not disk.f_favail:
+        raise InfrastructureError(
+            f"the disk of {path} has no inode left, so no file can be made there.",
+            remedy="Remove files, or set AGENTENV_HOME to another disk.",
+        )
