@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from agentenv.errors import AgentEnvError, Stage
 from agentenv.isolation.contract import Exit, OomKill, Resources, Usage
 from agentenv.node.records import SandboxRequest
+from agentenv.node.snapshots import Snapshot
 
 
 class HostMachine(Protocol):
@@ -22,6 +23,14 @@ class HostMachine(Protocol):
     async def oom_kills(self) -> tuple[OomKill, ...]: ...
 
     async def process_limit_hits(self) -> int: ...
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A machine that can have started from another's memory; then it must be told that it is not the other."""
+
+    @property
+    def from_memory(self) -> bool: ...
 
 
 class Host(Protocol):
@@ -59,6 +68,12 @@ class Host(Protocol):
     async def usage(self) -> Usage: ...
 
     def set_lifetime(self, seconds: float | None) -> None: ...
+
+    async def host_port(self, port: int) -> tuple[str, int]: ...
+
+    async def snapshot(self, name: str | None = None) -> Snapshot: ...
+
+    async def rollback(self, name_or_id: str) -> None: ...
 
     async def fork(self, count: int) -> Sequence[Host | AgentEnvError]: ...
 

@@ -7,6 +7,7 @@ reached (by whom), a file operation failed.
 from __future__ import annotations
 
 import asyncio
+import errno
 from typing import NoReturn
 
 from agentenv.errors import (
@@ -51,15 +52,19 @@ class Link:
         return connection
 
     def _open(self) -> Connection:
-        self.host.require_alive()
-        if self.host.state == "paused":
-            raise InvalidState(f"sandbox {self.host.id} is paused.", remedy="Call `resume()` first.")
+        self.require_running()
         if self._generation != self.host.generation:
             self.disconnect(InvalidState(f"sandbox {self.host.id} was rolled back while this ran in it."))
             self._oom_kills_seen = self._fork_refusals_seen = 0
         self._connection = Connection.open(self.host.machine.dial())
         self._generation = self.host.generation
         return self._connection
+
+    def require_running(self) -> None:
+        """Raises `InvalidState` for a paused or ended sandbox, `SandboxDied` for a dead one."""
+        self.host.require_alive()
+        if self.host.state == "paused":
+            raise InvalidState(f"sandbox {self.host.id} is paused.", remedy="Call `resume()` first.")
 
     def disconnect(self, reason: AgentEnvError) -> None:
         """Ends every stream that is open with `reason`."""
@@ -97,6 +102,14 @@ class Link:
         if failure.code in ("ENOSPC", "EDQUOT"):
             raise await self._storage_full(f"{path}: {failure.detail}.") from failure
         raise SandboxFileError(failure.code, path, failure.detail) from failure
+
+    def dial_fault(self, failure: AgentFailure, target: int | str) -> AgentEnvError | OSError:
+        """What a failed dial means: the `OSError` that a local connect would raise where there is one."""
+        number = getattr(errno, failure.code, None)
+        if number is None:
+            return failure
+        where = f"port {target}" if isinstance(target, int) else target
+        return OSError(number, f"{where} of sandbox {self.host.id}: {failure.detail}")
 
     async def start_fault(self, failure: AgentFailure, path: str) -> NoReturn:
         """Raises what it means that the agent could not start a process; `path` is the likely culprit."""

@@ -11,6 +11,7 @@ from typing import IO, NamedTuple
 
 from agentenv.guest.files import Change, Entry
 from agentenv.guest.tar import Transfer as Transfer
+from agentenv.node.records import SandboxRecord
 
 OutputCallback = Callable[[str], object] | Callable[[str], Awaitable[object]]
 """Called with each piece of text that a command prints, in order; a coroutine function is awaited, so that a slow one slows the command."""
@@ -177,3 +178,18 @@ class SandboxInfo:
     end_at: dt.datetime | None
     owner_pid: int
     metadata: dict[str, str]
+
+    @classmethod
+    def of(cls, record: SandboxRecord) -> SandboxInfo:
+        """A record of the journal as users see it."""
+        return cls(
+            id=record.id,
+            state=record.state,
+            image=record.image,
+            backend=record.backend,
+            generation=record.generation,
+            started_at=dt.datetime.fromtimestamp(record.created, dt.UTC),
+            end_at=None if record.expires is None else dt.datetime.fromtimestamp(record.expires, dt.UTC),
+            owner_pid=record.owner_pid,
+            metadata=dict(record.metadata),
+        )

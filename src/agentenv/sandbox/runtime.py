@@ -1,0 +1,107 @@
+"""What one process has when nobody says otherwise: a node for each event loop, and one loop in the background for synchronous code.
+
+All of it is made on first use and ends with its loop or with the process. A forked child has a runtime of its own and leaves its
+parent's alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import AsyncGenerator, Callable
+from functools import cache
+
+from agentenv.node import Node
+from agentenv.sandbox.loop_thread import LoopThread
+
+
+class Runtime:
+    """The defaults of one process."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._making = threading.Lock()
+        self._background: LoopThread | None = None
+        self._nodes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopNode] = weakref.WeakKeyDictionary()
+
+    @property
+    def background(self) -> LoopThread:
+        """The loop in which the synchronous sandboxes live."""
+        with self._making:
+            if self._background is None:
+                self._background = LoopThread()
+                _at_exit(self.close)
+            return self._background
+
+    async def node(self) -> Node:
+        """The node of the running loop."""
+        loop = asyncio.get_running_loop()
+        holder = self._nodes.get(loop)
+        if holder is None:
+            holder = self._nodes[loop] = _LoopNode()
+        return await holder.get()
+
+    def close(self) -> None:
+        """Ends the loop in the background, with its node and sandboxes. Idempotent; nothing happens in a forked child."""
+        with self._making:
+            background, self._background = self._background, None
+        if background is not None and os.getpid() == self._process:
+            background.close()
+
+
+class _LoopNode:
+    """A node that is opened once and closed with its loop.
+
+    It is held by an asynchronous generator, because those are what a loop closes at its end (`loop.shutdown_asyncgens`, which
+    `asyncio.run` calls).
+    """
+
+    def __init__(self) -> None:
+        self._opening = asyncio.Lock()
+        self._holder: AsyncGenerator[Node, None] | None = None
+        self._node: Node | None = None
+
+    async def get(self) -> Node:
+        """Opens the node on the first call."""
+        if self._node is None:
+            async with self._opening:
+                if self._node is None:
+                    holder = _open_until_closed()
+                    self._node = await anext(holder)
+                    self._holder = holder
+        return self._node
+
+
+async def _open_until_closed() -> AsyncGenerator[Node, None]:
+    node = await Node.open()
+    try:
+        yield node
+    finally:
+        await node.close()
+
+
+def _at_exit(function: Callable[[], None]) -> None:
+    """Calls `function` when the interpreter ends, before it stops its thread pools, which a node needs to close.
+
+    `threading` has this hook for `concurrent.futures` under a private name; where it is missing, `atexit` runs later, when
+    directories of the node can no longer be removed in threads: the next start of a node then does it.
+    """
+    register: Callable[[Callable[[], None]], object] = getattr(threading, "_register_atexit", atexit.register)
+    register(function)
+
+
+@cache
+def runtime() -> Runtime:
+    """This process's runtime."""
+    return Runtime()
+
+
+os.register_at_fork(after_in_child=runtime.cache_clear)
+
+
+async def default_node() -> Node:
+    """The node of this process for the running event loop, opened on first use."""
+    return await runtime().node()

@@ -1,0 +1,275 @@
+"""The user's handle on one sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentenv.errors import AgentEnvError, InfrastructureError, InvalidState, Stage
+from agentenv.guest import dial as dial_agent
+from agentenv.guest.errors import AgentFailure
+from agentenv.isolation.contract import Resources, Timeouts, Usage
+from agentenv.node import NetworkRequest, Node, SandboxRequest
+from agentenv.node.snapshots import Snapshot
+from agentenv.sandbox.attached import attach
+from agentenv.sandbox.commands import AsyncCommands
+from agentenv.sandbox.files import AsyncFiles
+from agentenv.sandbox.host import Host, Remembering
+from agentenv.sandbox.link import Link
+from agentenv.sandbox.process_table import ProcessTable
+from agentenv.sandbox.pty import AsyncPty
+from agentenv.sandbox.results import SandboxInfo, Transfer
+from agentenv.sandbox.runtime import default_node
+from agentenv.sandbox.shell import AsyncShell
+from agentenv.sandbox.wishes import network_request, resources_of
+
+
+class AsyncSandbox:
+    """One isolated machine: `async with await AsyncSandbox.create() as sandbox: …`.
+
+    It ends with `kill()`, with the `async with` block, with its lifetime, or with the process that made it. Everything but `kill` raises
+    `SandboxDied` (or the limit that explains it) once it is dead, and `InvalidState` once it was ended on purpose.
+    """
+
+    def __init__(self, host: Host, node: Node) -> None:
+        self._host = host
+        self._node = node
+        self._link = Link(host)
+        table = ProcessTable(self._link)
+        self._commands = AsyncCommands(table)
+        self._files = AsyncFiles(self._link)
+        self._pty = AsyncPty(table)
+
+    @classmethod
+    async def create(
+        cls,
+        image: str = "host",
+        *,
+        snapshot: str | Snapshot | None = None,
+        isolation: str = "auto",
+        resources: Resources | Mapping[str, Any] | None = None,
+        network: bool | NetworkRequest | Mapping[str, Any] = False,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+        timeouts: Timeouts | None = None,
+        node: Node | None = None,
+    ) -> AsyncSandbox:
+        """Starts a sandbox and returns when its agent answers.
+
+        `image`: `host` (this machine's programs), `dir:PATH` or `tar:PATH`; with `snapshot` (its name, id, or itself) the snapshot's.
+        `isolation`: a backend's name, or `auto` for the strongest usable. `resources`: limits, as `Resources` or a mapping such as
+        `{"cpu": 2, "memory": "4GB"}`. `network`: False (loopback only), True, or `{"enabled": True, "ports": [8080]}`.
+        `env` is every process's. `timeout`: the sandbox's lifetime in seconds (None: no end but this process's). `timeouts`: for its start
+        and end. `node`: the owner; by default this process's own.
+
+        Raises `StartupTimeout`, `BackendUnavailable`, `NotFound`, `CapabilityError`, `ConfigError` and other `AgentEnvError`.
+        """
+        request = SandboxRequest(
+            image=image,
+            snapshot=snapshot.id if isinstance(snapshot, Snapshot) else snapshot,
+            isolation=isolation,
+            resources=resources_of(resources),
+            network=network_request(network),
+            env=dict(env or {}),
+            metadata=dict(metadata or {}),
+            lifetime=timeout,
+            timeouts=timeouts or Timeouts(),
+        )
+        owner = node or await default_node()
+        return cls(await owner.create(request), owner)
+
+    @classmethod
+    async def connect(cls, sandbox_id: str, *, node: Node | None = None) -> AsyncSandbox:
+        """A handle on a sandbox that runs already, also one of another process of this user. Raises `NotFound`.
+
+        Commands, files, terminals and ports work from any process; what changes the machine itself (pause, resize, snapshot, …) only from
+        the one that owns it.
+        """
+        owner = node or await default_node()
+        return cls(await asyncio.to_thread(attach, owner, sandbox_id), owner)
+
+    @classmethod
+    async def list(cls, *, node: Node | None = None) -> list[SandboxInfo]:
+        """Every sandbox that runs on this machine under this AGENTENV_HOME, the oldest first."""
+        owner = node or await default_node()
+        return [SandboxInfo.of(record) for record in await asyncio.to_thread(owner.list)]
+
+    @property
+    def id(self) -> str:
+        """Its id: letters and digits, also its host name."""
+        return self._host.id
+
+    @property
+    def commands(self) -> AsyncCommands:
+        """Runs commands."""
+        return self._commands
+
+    @property
+    def files(self) -> AsyncFiles:
+        """Reads and writes files."""
+        return self._files
+
+    @property
+    def pty(self) -> AsyncPty:
+        """Opens terminals."""
+        return self._pty
+
+    @property
+    def timings(self) -> tuple[Stage, ...]:
+        """How long each stage of its start took."""
+        return self._host.timings
+
+    @property
+    def generation(self) -> int:
+        """1, and one more with each rollback: processes and connections belong to one generation."""
+        return self._host.generation
+
+    @property
+    def state(self) -> str:
+        """`running`, `paused` or `dead`."""
+        return self._host.state
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What its maker noted on it."""
+        return dict(self._host.request.metadata)
+
+    async def shell(self, *, cwd: str | None = None, envs: Mapping[str, str] | None = None, user: str | int | None = None) -> AsyncShell:
+        """A persistent bash: directory, variables and functions stay from one `run` to the next.
+
+        Raises `CapabilityError` without a bash.
+        """
+        shell = AsyncShell(self._link, cwd=cwd, envs=envs, user=user)
+        await shell.start()
+        return shell
+
+    async def upload_dir(
+        self, local_path: str | Path, path: str, *, exclude: Sequence[str] = (), user: str | int | None = None
+    ) -> Transfer:
+        """`files.upload_dir`: copies the content of a directory of this machine into one of the sandbox."""
+        return await self._files.upload_dir(local_path, path, exclude=exclude, user=user)
+
+    async def download_dir(
+        self, path: str, local_path: str | Path, *, exclude: Sequence[str] = (), max_bytes: int | None = None
+    ) -> Transfer:
+        """`files.download_dir`: copies the content of a directory of the sandbox into one of this machine."""
+        return await self._files.download_dir(path, local_path, exclude=exclude, max_bytes=max_bytes)
+
+    async def dial(self, target: int | str) -> socket.socket:
+        """A plain blocking socket into the sandbox: to a port of its loopback, or to the path of a unix socket in it (`@name`: abstract).
+
+        Raises `ConnectionRefusedError` or `FileNotFoundError` where nobody listens, `SandboxDied`, `InvalidState`.
+        """
+        self._link.require_running()
+        machine = self._host.machine
+        try:
+            return await asyncio.to_thread(dial_agent, machine.dial(), target, pass_descriptor=machine.passes_descriptors)
+        except AgentFailure as failure:
+            raise self._link.dial_fault(failure, target) from failure
+        except InfrastructureError as error:
+            raise await self._link.explain(error) from error
+
+    async def get_host(self, port: int) -> str:
+        """Where a port of the sandbox is reached from this machine, as `127.0.0.1:PORT`; a server may come to listen there later."""
+        host, host_port = await self._host.host_port(port)
+        return f"{host}:{host_port}"
+
+    async def pause(self) -> None:
+        """Freezes every process; memory and files stay. Nothing happens when it is paused already."""
+        await self._host.pause()
+
+    async def resume(self) -> None:
+        """Lets a paused sandbox go on. Nothing happens when it runs already."""
+        await self._host.resume()
+
+    async def resize(self, *, cpu: float | None = None, memory: int | str | None = None, pids: int | None = None) -> None:
+        """Changes limits while it runs: `cpu` in cores, `memory` in bytes or as "2GB". What is None stays. Raises `CapabilityError`."""
+        wish = {"cpu": cpu, "memory": memory, "pids": pids}
+        await self._host.resize(resources_of({name: value for name, value in wish.items() if value is not None}, pids=None))
+
+    async def snapshot(self, name: str | None = None) -> Snapshot:
+        """Keeps its files as they are now, for `create(snapshot=…)` and `rollback`. It goes on running. Raises `StorageFull`."""
+        return await self._host.snapshot(name)
+
+    async def rollback(self, snapshot: str | Snapshot) -> None:
+        """Puts it back to a snapshot: its files are the snapshot's, its processes are gone, its id stays. Raises `NotFound`."""
+        await self._host.rollback(snapshot.id if isinstance(snapshot, Snapshot) else snapshot)
+        self._link.disconnect(InvalidState(f"sandbox {self.id} was rolled back while this ran in it."))
+        await self._freshen()
+
+    async def fork(self, count: int = 1) -> Forked:
+        """Starts `count` sandboxes with the files that this one has now. For each that did not start, the list has the error."""
+        children: Forked = []
+        for born in await self._host.fork(count):
+            if isinstance(born, AgentEnvError):
+                children.append(born)
+                continue
+            child = type(self)(born, self._node)
+            try:
+                await child._freshen()
+            except AgentEnvError as error:
+                await child.kill()
+                children.append(error)
+            else:
+                children.append(child)
+        return children
+
+    async def metrics(self) -> Usage:
+        """What it uses now: memory and storage in bytes, processor seconds, processes, pressure (0-100)."""
+        return await self._host.usage()
+
+    async def set_timeout(self, timeout: float | None) -> None:
+        """It ends `timeout` seconds from now, whatever was granted before; None is without end."""
+        self._host.set_lifetime(timeout)
+
+    async def is_running(self) -> bool:
+        """Whether it is neither dead nor paused."""
+        return self._host.state == "running"
+
+    async def get_info(self) -> SandboxInfo:
+        """What its owner's journal tells of it. Raises `SandboxDied` or `InvalidState` once it is gone."""
+        self._host.require_alive()
+        records = await asyncio.to_thread(self._node.list)
+        for record in records:
+            if record.id == self.id:
+                return SandboxInfo.of(record)
+        raise InvalidState(f"sandbox {self.id} is gone.", remedy="Create another one.")
+
+    async def kill(self) -> bool:
+        """Ends it and frees all that it held; False when it had ended already. Works in every state."""
+        alive = self._host.state != "dead"
+        await self._host.kill()
+        self._link.disconnect(InvalidState(f"sandbox {self.id} was ended while this ran in it."))
+        return alive
+
+    async def __aenter__(self) -> AsyncSandbox:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.kill()
+
+    async def _freshen(self) -> None:
+        """Where the machine goes on from another's memory: new random numbers, the right time, a name of its own, the image's own hooks."""
+        if not (isinstance(self._host.machine, Remembering) and self._host.machine.from_memory):
+            return
+        try:
+            await self._link.connection().call(
+                "restored",
+                entropy=os.urandom(64),
+                realtime_ns=time.time_ns(),
+                hostname=self.id,
+                machine_id=secrets.token_hex(16),
+            )
+        except InfrastructureError as error:
+            raise await self._link.explain(error) from error
+
+
+Forked = list[AsyncSandbox | AgentEnvError]
+"""What a fork gives: for each child its handle, or why it did not start."""
