@@ -112,8 +112,10 @@ class Failing(VectorWrapper):
             mask[lane] = True
             final = infos.get("final_obs", np.full(self.num_envs, None, dtype=object))
             final[lane] = np.full(8, 0.5, dtype=np.float32)
-            fresh, _ = self.env.reset(options={"reset_mask": mask})
+            fresh, begun = self.env.reset(options={"reset_mask": mask})
             observations[lane] = fresh[lane]
+            for key in ("optimal_return", "_optimal_return"):
+                infos.setdefault(key, np.zeros_like(begun[key]))[lane] = begun[key][lane]
             rewards[lane], terminated[lane], truncated[lane] = 0.0, False, True
             messages = infos.get("infra_error", np.full(self.num_envs, None, dtype=object))
             messages[lane] = "sandbox x died: killed."
