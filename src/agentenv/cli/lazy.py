@@ -51,7 +51,7 @@ def load_command(name: str) -> Any:
     module, _, attribute = entry.place.partition(":")
     found = getattr(import_module(module), attribute)
     if not isinstance(found, typer.Typer):
-        app = new_app()
+        app = new_app(no_args_is_help=False)
         app.command(name)(found)
         found = app
     command = typer.main.get_command(found)
@@ -59,6 +59,6 @@ def load_command(name: str) -> Any:
     return command
 
 
-def new_app(help: str | None = None) -> typer.Typer:
+def new_app(help: str | None = None, *, no_args_is_help: bool = True) -> typer.Typer:
     """An app for the commands below one of the table's, set up like the main one."""
-    return typer.Typer(help=help, add_completion=False, no_args_is_help=help is not None, pretty_exceptions_enable=False)
+    return typer.Typer(help=help, add_completion=False, no_args_is_help=no_args_is_help, pretty_exceptions_enable=False)

@@ -14,7 +14,7 @@ from agentenv.monitoring import RunDirectory, find_run, list_runs
 from agentenv.monitoring.training_monitor import summarise
 from agentenv.units import format_duration
 
-app = new_app()
+app = new_app("Lists trainings, the latest first; `agentenv runs show RUN` shows one.", no_args_is_help=False)
 
 RunsDir = Annotated[Path | None, typer.Option(help="Where to look for runs; by default ./runs and the index.")]
 
