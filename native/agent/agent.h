@@ -5,7 +5,7 @@
 #include <sys/resource.h>
 
 #include "connection.h"
-#include "limits.h"
+#include "limits_shown.h"
 #include "loop.h"
 #include "text_list.h"
 

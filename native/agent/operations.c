@@ -7,6 +7,8 @@
 #include "exec.h"
 #include "files.h"
 #include "machine.h"
+#include "tar.h"
+#include "watch.h"
 
 static const struct {
     const char *name;
@@ -26,11 +28,15 @@ static const struct {
     {"chmod", operation_chmod},
     {"chown", operation_chown},
     {"symlink", operation_symlink},
+    {"watch", operation_watch},
+    {"tar_out", operation_tar_out},
+    {"tar_in", operation_tar_in},
     {"dial", operation_dial},
     {"stats", operation_stats},
     {"stop_all", operation_stop_all},
     {"continue_all", operation_continue_all},
     {"configure", operation_configure},
+    {"restored", operation_restored},
     {"ping", operation_ping},
     {"shutdown", operation_shutdown},
 };

@@ -1,4 +1,4 @@
-#include "limits.h"
+#include "limits_shown.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* What the guest is shown of its limits: the files that lie over /proc/meminfo, /proc/cpuinfo and the list of processors. */
-#ifndef AGENTENV_LIMITS_H
-#define AGENTENV_LIMITS_H
+#ifndef AGENTENV_LIMITS_SHOWN_H
+#define AGENTENV_LIMITS_SHOWN_H
 
 #include <stdbool.h>
 #include <stdint.h>

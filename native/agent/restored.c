@@ -1,0 +1,136 @@
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/random.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "job.h"
+#include "machine.h"
+#include "operations.h"
+
+static const char HOOKS[] = "/etc/agentenv/restored.d";
+enum { ENTROPY_MOST = 512, HOOK_SECONDS = 30, MACHINE_ID_SIZE = 32 };
+
+struct restoration {
+    struct {
+        struct rand_pool_info info;
+        uint8_t bytes[ENTROPY_MOST];
+    } entropy;
+    int64_t realtime_ns;
+    char *hostname, *machine_id;
+};
+
+/* New bytes for the kernel's pool, so that two copies of one snapshot do not draw the same numbers. Crediting them needs a privilege; mixing them in does not. */
+static void stir_entropy(struct restoration *restoration) {
+    int size = restoration->entropy.info.buf_size;
+    int fd = size ? open("/dev/urandom", O_RDWR | O_CLOEXEC) : -1;
+    if (fd < 0)
+        return;
+    if (ioctl(fd, RNDADDENTROPY, &restoration->entropy.info) == 0)
+        ioctl(fd, RNDRESEEDCRNG);
+    else if (write(fd, restoration->entropy.info.buf, (size_t)size) < 0)
+        errno = 0; /* a read-only /dev: the kernel is the host's own then, and its pool was never copied */
+    close(fd);
+}
+
+static void set_clock(int64_t nanoseconds) {
+    struct timespec now = {.tv_sec = nanoseconds / 1000000000, .tv_nsec = nanoseconds % 1000000000};
+    /* Only a virtual machine has a clock of its own; in a namespace it is the host's, right already and not ours to set. */
+    if (nanoseconds > 0 && clock_settime(CLOCK_REALTIME, &now) != 0)
+        errno = 0;
+}
+
+static void write_machine_id(struct job_output *output, const char *id) {
+    char line[MACHINE_ID_SIZE + 2];
+    int size = snprintf(line, sizeof line, "%s\n", id);
+    int fd = open("/etc/machine-id", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0444);
+    if (fd < 0 || write(fd, line, (size_t)size) != size)
+        job_fail(output, errno, "/etc/machine-id");
+    close(fd);
+}
+
+static void run_hook(struct job_output *output, const char *path) {
+    int status;
+    pid_t pid = fork();
+    if (pid == 0) {
+        char *const argv[] = {(char *)path, NULL}, *const envp[] = {"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", NULL};
+        setsid();
+        alarm(HOOK_SECONDS);
+        execve(path, argv, envp);
+        _exit(127);
+    }
+    if (pid < 0 || waitpid(pid, &status, 0) != pid)
+        job_fail(output, errno, "%s", path);
+    if (WIFSIGNALED(status))
+        job_fail(output, ECANCELED, "%s was ended by signal %d", path, WTERMSIG(status));
+    if (WEXITSTATUS(status) != 0)
+        job_fail(output, ECANCELED, "%s ended with status %d", path, WEXITSTATUS(status));
+}
+
+static int is_visible(const struct dirent *entry) { return entry->d_name[0] != '.'; }
+
+static void run_hooks(struct job_output *output) {
+    struct dirent **entries;
+    char path[PATH_MAX];
+    int count = scandir(HOOKS, &entries, is_visible, alphasort);
+    for (int i = 0; i < count; i++) {
+        snprintf(path, sizeof path, "%s/%s", HOOKS, entries[i]->d_name);
+        if (access(path, X_OK) == 0)
+            run_hook(output, path);
+    }
+}
+
+static void work(struct job_output *output, void *argument) {
+    struct restoration *restoration = argument;
+    size_t mark;
+    stir_entropy(restoration);
+    set_clock(restoration->realtime_ns);
+    if (restoration->hostname && sethostname(restoration->hostname, strlen(restoration->hostname)) != 0)
+        job_fail(output, errno, "hostname");
+    if (restoration->machine_id)
+        write_machine_id(output, restoration->machine_id);
+    run_hooks(output);
+    mp_write_map(job_begin(output, FRAME_RESULT, &mark), 0);
+    job_finish(output, mark);
+}
+
+static bool take_entropy(struct stream *stream, struct mp_value body, struct restoration *restoration) {
+    struct mp_value value;
+    struct mp_bytes bytes;
+    if (!mp_get(body, "entropy", &value))
+        return true;
+    if (!mp_bytes(value, &bytes) || bytes.size > ENTROPY_MOST) {
+        stream_fail(stream, EPROTO, "parameter 'entropy' must be at most %d bytes", ENTROPY_MOST);
+        return false;
+    }
+    restoration->entropy.info.buf_size = (int)bytes.size;
+    restoration->entropy.info.entropy_count = (int)bytes.size * 8;
+    memcpy(restoration->entropy.info.buf, bytes.at, bytes.size);
+    return true;
+}
+
+static bool take_machine_id(struct stream *stream, struct mp_value body, char **id) {
+    if (!take_text(stream, body, "machine_id", false, id))
+        return false;
+    if (!*id || (strlen(*id) == MACHINE_ID_SIZE && strspn(*id, "0123456789abcdef") == MACHINE_ID_SIZE))
+        return true;
+    stream_fail(stream, EPROTO, "parameter 'machine_id' must be %d lower-case hexadecimal digits", MACHINE_ID_SIZE);
+    return false;
+}
+
+void operation_restored(struct stream *stream, struct mp_value body) {
+    struct restoration restoration = {0};
+    if (take_entropy(stream, body, &restoration) && take_int(stream, body, "realtime_ns", false, 0, INT64_MAX, &restoration.realtime_ns) &&
+        take_machine_id(stream, body, &restoration.machine_id) && take_text(stream, body, "hostname", false, &restoration.hostname))
+        job_start(stream, false, work, &restoration);
+    free(restoration.hostname);
+    free(restoration.machine_id);
+}
