@@ -184,9 +184,19 @@ def test_disk_traffic_is_limited_where_the_controller_is(tree: CgroupTree, group
             replace(group, hierarchies=()).limit_io("8:0", read_bytes=1)
         return
     number = (device / "dev").read_text().strip()
-    group.limit_io(number, write_bytes=7 * MIB)
-    limits = [path.parent / name for path in group.procs_files for name in ("io.max", "blkio.throttle.write_bps_device")]
-    assert any(f"{7 * MIB}" in path.read_text() for path in limits if path.exists())
+    directory = next(Path(hierarchy.parent, group.name) for hierarchy in tree.hierarchies if "io" in hierarchy.controllers)
+    with _start(group, "print('r', flush=True); input()") as child:
+        assert _first_byte(child) == b"r"
+        group.limit_io(number, write_bytes=7 * MIB)
+        group.limit_io(number, write_bytes=9 * MIB)
+        limits = [directory / name for name in ("io.max", "blkio.throttle.write_bps_device")]
+        assert any(f"{9 * MIB}" in path.read_text() for path in limits if path.exists())
+        assert str(child.pid) in (directory / "cgroup.procs").read_text().split()
+        child.communicate(b"\n")
+    with pytest.raises(InfrastructureError, match="refused to limit disk 999:999"):
+        group.limit_io("999:999", write_bytes=MIB)
+    group.remove()
+    assert not directory.exists()
 
 
 def test_names_are_grouped_by_owner(tree: CgroupTree, group: Cgroup) -> None:

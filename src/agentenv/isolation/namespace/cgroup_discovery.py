@@ -48,6 +48,11 @@ class Hierarchy:
     def parent(self) -> str:
         return f"{self.base}/{PARENT}"
 
+    @property
+    def deferred(self) -> bool:
+        """Whether a sandbox enters only once it is needed: version 1 has a hierarchy for disks alone, and few ever limit those."""
+        return self.version == 1 and self.controllers == {"io"}
+
 
 @dataclass(frozen=True, slots=True)
 class Discovery:

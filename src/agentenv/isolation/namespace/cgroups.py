@@ -12,6 +12,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -80,7 +81,7 @@ class CgroupTree:
         return any(hierarchy.version == 2 or "freezer" in hierarchy.controllers for hierarchy in self.hierarchies)
 
     def create(self, name: str) -> Cgroup:
-        """Makes the cgroup in every hierarchy, or in none: a failure removes what was made before it.
+        """Makes the cgroup in every hierarchy that it enters at its start, or in none: a failure removes what was made before it.
 
         Raises `InfrastructureError` when the kernel refuses, a group of that name included.
         """
@@ -89,6 +90,8 @@ class CgroupTree:
         made: list[str] = []
         try:
             for hierarchy in self.hierarchies:
+                if hierarchy.deferred:
+                    continue
                 _make(hierarchy, name)
                 made.append(f"{hierarchy.parent}/{name}")
         except OSError as error:
@@ -150,12 +153,13 @@ class Cgroup:
     hierarchies: tuple[Hierarchy, ...]
 
     def _directories(self) -> Iterator[tuple[Hierarchy, str]]:
-        return ((hierarchy, f"{hierarchy.parent}/{self.name}") for hierarchy in self.hierarchies)
+        """Where every process of the sandbox is."""
+        return ((hierarchy, f"{hierarchy.parent}/{self.name}") for hierarchy in self.hierarchies if not hierarchy.deferred)
 
     def _control(self, controller: str) -> Control | None:
-        for hierarchy, directory in self._directories():
+        for hierarchy in self.hierarchies:
             if controller in hierarchy.controllers:
-                return Control(_DRIVERS[hierarchy.version], directory)
+                return Control(_DRIVERS[hierarchy.version], f"{hierarchy.parent}/{self.name}")
         return None
 
     @property
@@ -211,7 +215,29 @@ class Cgroup:
         if control is None:
             raise CapabilityError("disk traffic cannot be limited here: no io (v2) or blkio (v1) controller can be used.")
         driver, directory = control
-        driver.set_io(directory, device, read_bytes, write_bytes)
+        try:
+            self._enter_deferred()
+            driver.set_io(directory, device, read_bytes, write_bytes)
+        except OSError as error:
+            raise InfrastructureError(
+                f"the kernel refused to limit disk {device} for cgroup {self.name}: {error.strerror}.",
+                remedy="Name a whole disk as `major:minor` (`lsblk` shows them), of a sandbox that is alive.",
+            ) from error
+
+    def _enter_deferred(self) -> None:
+        """Moves what runs into the hierarchies that were left out at the start; what is forked from then on is born there."""
+        members = next((f"{directory}/cgroup.procs" for _, directory in self._directories()), None)
+        for hierarchy in self.hierarchies:
+            if not hierarchy.deferred:
+                continue
+            if not Path(f"{hierarchy.parent}/{self.name}").is_dir():
+                _make(hierarchy, self.name)
+            inside = f"{hierarchy.parent}/{self.name}/cgroup.procs"
+            while members and (outside := set(files.read_processes(members)) - set(files.read_processes(inside))):
+                for pid in outside:
+                    # One that has ended in the meantime is nobody's concern.
+                    with suppress(ProcessLookupError):
+                        files.write(inside, str(pid))
 
     def freeze(self, timeout: float = 5.0) -> None:
         """Returns when every process is frozen.
@@ -293,12 +319,10 @@ class Cgroup:
         Raises `InfrastructureError` when something inside does not die within `timeout` seconds (a process stuck in the kernel).
         """
         self.kill(timeout)
-        directories = list(self._directories())
-        for hierarchy, directory in directories:
-            if hierarchy.version == 2:
-                cgroup_signals.wait_until_empty(directory, self.name, timeout)
-        for _, directory in directories:
-            _remove_directory(directory)
+        if (v2 := self.v2_directory) is not None:
+            cgroup_signals.wait_until_empty(str(v2), self.name, timeout)
+        for hierarchy in self.hierarchies:
+            _remove_directory(f"{hierarchy.parent}/{self.name}")
 
 
 def _remove_directory(directory: str) -> None:
