@@ -20,7 +20,10 @@ def resolve(store: ImageStore) -> RootFilesystem:
     layout = host_layout(PythonHome.running(), homes=private_homes())
     refuse_home_inside(layout, store.directory)
     image_id = f"host-{skeleton.digest(layout)}"
-    root = store.obtain(image_id, "host", lambda target: skeleton.build(layout, target))
+    root = store.held(image_id)
+    if root is None:
+        root = store.obtain(image_id, "host", lambda target: skeleton.build(layout, target))
+        store.prune_skeletons()
     env = {"PATH": ":".join(layout.path), "LANG": "C.UTF-8"}
     if layout.import_path:
         env["PYTHONPATH"] = ":".join(layout.import_path)

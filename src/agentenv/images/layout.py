@@ -52,6 +52,9 @@ class HostLayout:
     trees: dict[Path, Path] = field(default_factory=dict)
     links: dict[Path, str] = field(default_factory=dict)
     files: list[Path] = field(default_factory=list)
+    package: Path | None = None
+    """The agentenv package where it lies outside of the trees: small enough to copy, and one mount less for every start."""
+
     path: tuple[str, ...] = SYSTEM_PATH
     import_path: tuple[str, ...] = ()
 
@@ -83,7 +86,10 @@ def host_layout(python: PythonHome, *, homes: tuple[Path, ...], root: Path = Pat
     # A package in a site directory outside of the prefixes (`pip install --user`) has its dependencies beside it.
     beside = package.parent if package.parent.name in ("site-packages", "dist-packages") else package
     if not layout.covers(beside):
-        layout.trees[beside] = beside
+        if beside == package:
+            layout.package = package
+        else:
+            layout.trees[beside] = beside
     for path in (*python.prefixes, python.executable, python.package):
         layout.links |= _links_on_the_way(layout, path)
     programs = (str(python.executable.parent), *(str(prefix / "bin") for prefix in python.prefixes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import grp
 import hashlib
 import json
@@ -11,6 +12,7 @@ import pwd
 import shutil
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from agentenv.images.layout import HostLayout
@@ -50,7 +52,7 @@ def digest(layout: HostLayout, host: Path = Path("/")) -> str:
         "root": os.geteuid() == 0,
         "trees": sorted(map(str, layout.trees)),
         "links": {str(path): target for path, target in layout.links.items()},
-        "files": [_signature(path) for path in layout.files],
+        "files": [_signature(path) for path in (*layout.files, *_package_sources(layout))],
         "etc": [_signature(etc / name) for name in (*ETC_FILES, *ETC_TREES, "passwd", "group")],
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
@@ -71,10 +73,29 @@ def build(layout: HostLayout, target: Path, host: Path = Path("/")) -> None:
     for path in layout.files:
         _parent(target / path.relative_to("/"))
         shutil.copy2(path, target / path.relative_to("/"))
+    if layout.package is not None:
+        _copy_package(layout.package, target / layout.package.relative_to("/"))
     _fill_etc(host / "etc", target / "etc")
     (target / "tmp").chmod(0o1777)
     if os.geteuid() == 0:
         os.chown(target / "home/user", USER_ID, USER_ID)
+
+
+def _package_sources(layout: HostLayout) -> list[Path]:
+    if layout.package is None:
+        return []
+    return sorted(path for path in _files_below(layout.package) if path.parent.name != "__pycache__")
+
+
+def _copy_package(source: Path, target: Path) -> None:
+    """With compiled modules, so that no sandbox has to compile what it imports; those of the source that are up to date are taken along."""
+    for path in _files_below(source):
+        copy = target / path.relative_to(source)
+        _parent(copy)
+        # In a working tree that somebody is editing, files come and go.
+        with suppress(FileNotFoundError):
+            shutil.copy2(path, copy)
+    compileall.compile_dir(target, stripdir=target, prependdir=source, quiet=2)
 
 
 def _fill_etc(source: Path, target: Path) -> None:

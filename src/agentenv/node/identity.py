@@ -17,14 +17,16 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 def write_identity(directory: Path, hostname: str, nameservers: tuple[str, ...]) -> Path:
-    """Writes the layer below the machine's `directory` and returns it."""
+    """Writes the layer into `identity/etc` below the machine's `directory`, which exists, and returns it.
+
+    Without `nameservers` the image's own /etc/resolv.conf stays.
+    """
     layer = directory / NAME
     etc = f"{layer}/etc"
-    layer.mkdir(mode=0o755)
-    os.mkdir(etc, 0o755)  # noqa: PTH102 - on the path that every start takes
     _write(f"{etc}/hostname", f"{hostname}\n")
     _write(f"{etc}/hosts", f"127.0.0.1 localhost\n127.0.1.1 {hostname}\n::1 localhost ip6-localhost ip6-loopback\n")
-    _write(f"{etc}/resolv.conf", "".join(f"nameserver {server}\n" for server in nameservers))
+    if nameservers:
+        _write(f"{etc}/resolv.conf", "".join(f"nameserver {server}\n" for server in nameservers))
     _write(f"{etc}/machine-id", f"{secrets.token_hex(16)}\n")
     return layer
 

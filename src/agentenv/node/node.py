@@ -25,6 +25,7 @@ from agentenv.node.reconcile import reconcile
 from agentenv.node.records import SandboxRecord, SandboxRequest
 from agentenv.node.sandbox import NodeSandbox, Origin, Surroundings
 from agentenv.node.snapshots import Snapshot, SnapshotTree
+from agentenv.node.spares import Spares
 from agentenv.node.starter import Backends, Order, Starter
 from agentenv.node.trash import Trash
 
@@ -48,7 +49,8 @@ class Node:
         self._layers = LayerStore(home.snapshots / "layers", self._tree.needed_layers, self._trash.discard)
         self._backends = Backends(owner)
         self._network = NetworkPool(home.path, owner.id, events=events)
-        self._starter = Starter(owner, self._backends, self._network, self._trash)
+        self._spares = Spares(owner)
+        self._starter = Starter(owner, self._backends, self._network, self._spares, self._trash)
         self._branching = Branching(
             owner, self._tree, self._layers, self._starter, self._trash, self._image, lambda request, origin: self._launch(request, origin)
         )
@@ -185,6 +187,7 @@ class Node:
         results = await asyncio.gather(*ends, return_exceptions=True)
         await self._backends.close()
         await self._network.close()
+        await self._spares.close()
         await self._trash.drain()
         self._images.close()
         await asyncio.to_thread(self.owner.close)

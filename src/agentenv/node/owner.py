@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from agentenv.errors import InfrastructureError
+from agentenv.images.files import spread_children
 from agentenv.images.held import Held, claim, wait_for
 from agentenv.node.home import Home
 from agentenv.node.journal import Journal, read_journal
@@ -56,6 +57,9 @@ class Owner:
                 (directory / FACTS).write_bytes(msgspec.json.encode(facts))
                 (directory / "trash").mkdir()
                 (directory / "staging").mkdir()
+                (directory / "spare").mkdir()
+                spread_children(directory)
+                spread_children(directory / "spare")
         except OSError as error:
             raise InfrastructureError(
                 f"{directory} cannot be made: {error.strerror}.", remedy="Check the disk of AGENTENV_HOME."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from agentenv.node.identity import with_identity, write_identity
 from agentenv.node.network import NetworkPool
 from agentenv.node.owner import Owner
 from agentenv.node.records import SandboxRequest
+from agentenv.node.spares import Spares
 from agentenv.node.trash import Trash
 
 
@@ -89,10 +89,11 @@ class Running:
 class Starter:
     """Starts machines for one owner."""
 
-    def __init__(self, owner: Owner, backends: Backends, networks: NetworkPool, trash: Trash) -> None:
+    def __init__(self, owner: Owner, backends: Backends, networks: NetworkPool, spares: Spares, trash: Trash) -> None:
         self._owner = owner
         self._backends = backends
         self._networks = networks
+        self._spares = spares
         self._trash = trash
 
     async def start(self, order: Order) -> Running:
@@ -120,7 +121,7 @@ class Starter:
         order.enter("directories")
         directory = self._owner.machine_directory(order.id)
         stack.callback(self._trash.discard, directory)
-        _make_directories(directory, order.image)
+        self._spares.take(directory, tuple(tree.name for tree in order.image.trees))
         order.enter("network")
         network = await self._network(order.request, stack)
         identity = write_identity(directory, order.hostname, network.nameservers)
@@ -146,15 +147,6 @@ class Starter:
         slot = await self._networks.acquire()
         stack.push_async_callback(self._networks.release, slot)
         return Network(True, slot.netns, slot.address, slot.nameservers)
-
-
-def _make_directories(directory: Path, image: RootFilesystem) -> None:
-    """The machine's directory with an upper and a work directory for each tree; an upper looks as the top of its tree does."""
-    os.mkdir(directory, 0o700)  # noqa: PTH102 - on the path that every start takes
-    for kind in ("upper", "work"):
-        os.mkdir(f"{directory}/{kind}", 0o755)  # noqa: PTH102
-        for tree in image.trees:
-            os.mkdir(f"{directory}/{kind}/{tree.name}", 0o755)  # noqa: PTH102
 
 
 def _named(error: OSError, order: Order, home: Path) -> InfrastructureError:
