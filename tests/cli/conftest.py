@@ -8,7 +8,6 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-import structlog
 from typer.testing import CliRunner
 
 from agentenv.cli.main import app
@@ -34,6 +33,7 @@ def agentenv() -> Iterator[Callable[..., CompletedProcess[str]]]:
         result = CliRunner().invoke(app, arguments, env=env, prog_name="agentenv", catch_exceptions=False)
         return CompletedProcess(arguments, result.exit_code, result.stdout, result.stderr)
 
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
     yield run
-    structlog.reset_defaults()
-    logging.basicConfig(force=True)
+    root.handlers[:], root.level = handlers, level

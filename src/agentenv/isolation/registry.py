@@ -9,17 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 
-import structlog
-
 from agentenv.errors import BackendUnavailable, ConfigError, NotFound
 from agentenv.isolation.contract import Backend, BackendFactory, Probe
+from agentenv.monitoring.logs import logger
 
 GROUP = "agentenv.backends"
 STRONGEST_FIRST = ("firecracker", "gvisor", "namespace")
 """What "auto" tries, in this order: hardware isolation, a kernel of its own, namespaces. Others are used by name only."""
 
 _OWN = (metadata.EntryPoint("namespace", "agentenv.isolation.namespace:open_backend", GROUP),)
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 
 
 def registered() -> dict[str, metadata.EntryPoint]:
