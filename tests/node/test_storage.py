@@ -92,7 +92,7 @@ async def test_an_idle_disk_is_not_walked(upper: Path) -> None:
     watch = StorageWatch()
     for number in range(20):
         (upper / str(number)).mkdir()
-        watch.add(f"s{number}", upper / str(number), 4 * MIB, lambda report: None)
+        watch.add(f"s{number}", upper / str(number), 1 << 40, lambda report: None)
     await _look(watch)
     assert watch.walks == 20
     for _ in range(10):
@@ -128,12 +128,15 @@ async def test_what_others_free_does_not_hide_a_writer(disk: Path, upper: Path, 
     await watch.close()
 
 
-async def test_a_busy_disk_is_looked_at_sooner(upper: Path) -> None:
+async def test_the_less_is_left_the_sooner_is_the_next_look(upper: Path) -> None:
     watch = StorageWatch()
-    watch.add("s1", upper, 64 * MIB, lambda report: None)
-    await _look(watch)
-    (upper / "a").write_bytes(bytes(32 * MIB))
-    assert storage.FASTEST <= await _look(watch) < storage.SLOWEST
+    watch.add("s1", upper, 1 << 40, lambda report: None)
+    pauses = [await _look(watch)]
+    for limit in (256 * MIB, MIB, 0):
+        watch.set_limit("s1", limit)
+        await _look(watch)
+        pauses.append(await _look(watch))
+    assert pauses == [storage.SLOWEST, 256 * MIB / storage.QUICK_DISK, storage.FASTEST, storage.FASTEST]
     await watch.close()
 
 

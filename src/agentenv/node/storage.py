@@ -23,6 +23,8 @@ __all__ = ["StorageExcess", "StorageWatch", "Writer", "check_free"]
 FASTEST = 0.05
 SLOWEST = 0.5
 """Seconds between two looks: the first when a limit may soon be reached, the second when nothing happens."""
+QUICK_DISK = 1e9
+"""Bytes a second that a sandbox is expected to write at most: what it may still write, at that rate, bounds the time to the next look."""
 
 _LEISURE = 2.0
 _URGENT_FACTOR = 10
@@ -165,26 +167,21 @@ class StorageWatch:
         pause = SLOWEST
         changed = {disk for disk in self._disks.values() if disk.look()}
         now = time.monotonic()
+        leisure = max(_LEISURE, _LEISURE_FACTOR * sum(watched.took for watched in self._watched.values()))
         for watched in self._watched.values():
             watched.touched |= watched.disk in changed
-            if watched.touched and watched not in self._walking and self._is_due(watched, now):
+            if watched.touched and watched not in self._walking and _is_due(watched, now, leisure):
                 task = asyncio.create_task(self._walk(watched))
                 self._walking[watched] = task
                 task.add_done_callback(lambda _, watched=watched: self._walking.pop(watched))  # type: ignore[misc]
-            if watched.disk.rate > 0:
-                pause = min(pause, max(FASTEST, (watched.limit - watched.used) / watched.disk.rate / 2))
+            rate = max(QUICK_DISK, 2 * watched.disk.rate)
+            pause = min(pause, max(FASTEST, (watched.limit - watched.used) / rate))
         return pause
 
     async def settled(self) -> None:
         """Returns when every look that has begun is done."""
         if self._walking:
             await asyncio.wait(self._walking.values())
-
-    def _is_due(self, watched: _Watched, now: float) -> bool:
-        since = now - watched.looked_at
-        if watched.free_then - watched.disk.free >= watched.limit - watched.used:
-            return since >= watched.took * _URGENT_FACTOR
-        return since >= max(_LEISURE, sum(other.took for other in self._watched.values()) * _LEISURE_FACTOR)
 
     async def _walk(self, watched: _Watched) -> None:
         await self._measure(watched)
@@ -211,6 +208,14 @@ class StorageWatch:
         elif watched.reported is None or watched.used > watched.reported:
             watched.reported = watched.used
             watched.on_full(StorageExcess(watched.id, watched.limit, watched.used, writer))
+
+
+def _is_due(watched: _Watched, now: float, leisure: float) -> bool:
+    """Whether its files are to be added up: at once if the disk lost as much as it had left, after `leisure` seconds otherwise."""
+    since = now - watched.looked_at
+    if watched.free_then - watched.disk.free >= watched.limit - watched.used:
+        return since >= watched.took * _URGENT_FACTOR
+    return since >= leisure
 
 
 def _add_up(directory: Path, pids: tuple[int, ...]) -> int:
