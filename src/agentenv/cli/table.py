@@ -17,10 +17,21 @@ class Entry(NamedTuple):
     panel: str
 
 
+_SANDBOXES = "Sandboxes"
 _TRAINING = "Training"
 _MACHINE = "This machine"
 
 COMMANDS: dict[str, Entry] = {
+    "shell": Entry("agentenv.cli.sandboxes:shell", "Opens a shell in a new sandbox, or in one that runs.", _SANDBOXES),
+    "exec": Entry("agentenv.cli.sandboxes:execute", "Runs a command in a sandbox.", _SANDBOXES),
+    "ls": Entry("agentenv.cli.sandboxes:ls", "Lists the sandboxes that run.", _SANDBOXES),
+    "fork": Entry("agentenv.cli.sandboxes:fork", "Starts sandboxes with the files that one has now.", _SANDBOXES),
+    "pause": Entry("agentenv.cli.sandboxes:pause", "Freezes a sandbox.", _SANDBOXES),
+    "resume": Entry("agentenv.cli.sandboxes:resume", "Lets a paused sandbox go on.", _SANDBOXES),
+    "kill": Entry("agentenv.cli.sandboxes:kill", "Ends sandboxes.", _SANDBOXES),
+    "snapshot": Entry("agentenv.cli.snapshots:app", "Takes, lists and deletes snapshots, and goes back to one.", _SANDBOXES),
+    "image": Entry("agentenv.cli.images:app", "Lists, adds and removes images.", _SANDBOXES),
+    "env": Entry("agentenv.cli.environments:app", "Lists the environments that a configuration can name.", _TRAINING),
     "train": Entry("agentenv.cli.train:train", "Trains an agent in isolated sandboxes, as a configuration says.", _TRAINING),
     "evaluate": Entry("agentenv.cli.train:evaluate", "Plays episodes with what a training has learned.", _TRAINING),
     "reproduce": Entry("agentenv.cli.train:reproduce", "Runs a training again and compares.", _TRAINING),

@@ -1,0 +1,94 @@
+"""`agentenv snapshot`: take, list and delete snapshots, and go back to one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import msgspec
+import typer
+
+from agentenv.cli.lazy import new_app
+from agentenv.cli.output import JsonFlag, console, print_json
+from agentenv.cli.sandboxes import SandboxId
+from agentenv.node import Node
+from agentenv.node.snapshots import Snapshot
+from agentenv.sandbox import AsyncSandbox
+from agentenv.units import format_size
+
+app = new_app("Takes, lists and deletes snapshots of sandboxes' files, and goes back to one.")
+
+
+async def _all() -> list[Snapshot]:
+    async with await Node.open() as node:
+        return await node.snapshots()
+
+
+def complete_snapshot() -> list[str]:
+    """Names of snapshots, for the shell's completion."""
+    return [snapshot.label for snapshot in asyncio.run(_all())]
+
+
+SnapshotName = Annotated[str, typer.Argument(help="A snapshot's name or id.", autocompletion=complete_snapshot)]
+
+
+@app.command("create")
+def create(
+    sandbox: SandboxId,
+    name: Annotated[str | None, typer.Option(help="Call it so; without a name it has its id.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Keeps a sandbox's files as they are now; `agentenv shell --snapshot NAME` starts from them."""
+
+    async def run() -> Snapshot:
+        return await (await AsyncSandbox.connect(sandbox)).snapshot(name)
+
+    taken = asyncio.run(run())
+    if as_json:
+        print_json(msgspec.to_builtins(taken))
+    else:
+        typer.echo(f"{taken.label} ({taken.id}, {format_size(taken.size)})")
+
+
+@app.command("ls")
+def ls(as_json: JsonFlag = False) -> None:
+    """Shows all snapshots as a tree."""
+    snapshots = asyncio.run(_all())
+    if as_json:
+        print_json([msgspec.to_builtins(snapshot) for snapshot in snapshots])
+        return
+    if not snapshots:
+        typer.echo("There is no snapshot yet. `agentenv snapshot create SANDBOX` takes one.")
+        return
+    from rich.tree import Tree
+
+    roots: dict[str, Tree] = {}
+    branches: dict[str, Tree] = {}
+    for snapshot in snapshots:
+        above = branches[snapshot.parent] if snapshot.parent in branches else roots.setdefault(snapshot.image, Tree(snapshot.image))
+        branches[snapshot.id] = above.add(f"{snapshot.label}  [dim]{snapshot.id}  {format_size(snapshot.size)}[/dim]")
+    for tree in roots.values():
+        console().print(tree)
+
+
+@app.command("rm")
+def rm(names: Annotated[list[str], typer.Argument(help="Names or ids of snapshots.", autocompletion=complete_snapshot)]) -> None:
+    """Deletes snapshots that have no children; what live sandboxes still use stays until they end."""
+
+    async def run() -> None:
+        async with await Node.open() as node:
+            for name in names:
+                await node.delete_snapshot(name)
+                typer.echo(f"{name} deleted")
+
+    asyncio.run(run())
+
+
+@app.command("rollback")
+def rollback(sandbox: SandboxId, snapshot: SnapshotName) -> None:
+    """Puts a sandbox back to the files of a snapshot; its processes end."""
+
+    async def run() -> None:
+        await (await AsyncSandbox.connect(sandbox)).rollback(snapshot)
+
+    asyncio.run(run())

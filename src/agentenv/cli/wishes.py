@@ -1,0 +1,53 @@
+"""The options by which every command that makes a sandbox says what it should be."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from agentenv.errors import ConfigError
+from agentenv.units import parse_duration
+
+Image = Annotated[str, typer.Option(help="What it sees as its files: host, dir:PATH or tar:PATH.")]
+FromSnapshot = Annotated[str | None, typer.Option("--snapshot", help="Start from this snapshot's files instead of an image's.")]
+Isolation = Annotated[str, typer.Option(help="The backend, or auto for the strongest usable.")]
+Cpu = Annotated[float | None, typer.Option(min=0.01, help="Cores.")]
+Memory = Annotated[str | None, typer.Option(help="A size such as 512MiB or 4GB.")]
+Storage = Annotated[str | None, typer.Option(help="A size such as 512MiB or 4GB.")]
+Pids = Annotated[int | None, typer.Option(min=1, help="Processes and threads.")]
+Net = Annotated[bool, typer.Option("--network", help="Let it reach the outside world (never this machine or private ranges).")]
+Port = Annotated[list[int] | None, typer.Option("--port", min=1, max=65535, help="Publish this port on loopback; may be given again.")]
+Env = Annotated[list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE for every process; may be given again.")]
+
+
+def resources(cpu: float | None, memory: str | None, storage: str | None, pids: int | None) -> dict[str, Any]:
+    """The limits that were given, as `Sandbox.create` takes them."""
+    given = {"cpu": cpu, "memory": memory, "storage": storage, "pids": pids}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def network(enabled: bool, ports: list[int] | None) -> dict[str, Any]:
+    """The network that was asked for, as `Sandbox.create` takes it."""
+    return {"enabled": enabled, "ports": ports or []}
+
+
+def environment(pairs: list[str] | None) -> dict[str, str]:
+    """NAME=VALUE pairs as a mapping. Raises `ConfigError`."""
+    found: dict[str, str] = {}
+    for pair in pairs or []:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"{pair!r} is no NAME=VALUE", key="--env")
+        found[name] = value
+    return found
+
+
+def seconds(duration: str | None, option: str) -> float | None:
+    """A duration option in seconds. Raises `ConfigError`."""
+    if duration is None:
+        return None
+    try:
+        return parse_duration(duration)
+    except ValueError as error:
+        raise ConfigError(str(error), key=option) from error
