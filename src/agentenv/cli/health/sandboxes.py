@@ -46,10 +46,16 @@ def environment() -> Finding:
     if result.exit_code != 0 or result.stdout.strip() != word:
         summary = f"a command in it ended with {result.exit_code} and printed {result.stdout!r} {result.stderr!r}"
         return Finding("environment", "failed", summary, remedy="Run `agentenv -vv doctor` and report what it says.", data=data)
-    left = sorted(str(path) for path in (state_home() / "owners").glob(f"*/{sandbox.id}"))
-    if left:
-        return Finding(
-            "environment", "failed", f"{left[0]} stayed after its end", remedy="Run the command again: a start cleans up.", data=data
-        )
+    if left := _remains(sandbox.id):
+        summary = f"after its end there was still {', '.join(left)}"
+        return Finding("environment", "failed", summary, remedy="Run the command again: a start cleans up.", data=data)
     took = format_duration(sum(stages.values()))
     return Finding("environment", "ok", f"started in {took}, ran a command, was removed", data=data)
+
+
+def _remains(sandbox: str) -> list[str]:
+    """Directories and cgroups that a sandbox has left."""
+    from agentenv.isolation.namespace.cgroups import CgroupTree
+
+    directories = [str(path) for path in (state_home() / "owners").glob(f"*/{sandbox}*")]
+    return directories + [f"cgroup {name}" for name in CgroupTree.discover().names() if f"-{sandbox}" in name]
