@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from agentenv.cli import terminal, wishes
+from agentenv.cli.lazy import new_app
 from agentenv.cli.output import JsonFlag, console, error_data, print_json
 from agentenv.errors import AgentEnvError
 from agentenv.sandbox import AsyncSandbox, SandboxInfo
@@ -102,6 +103,10 @@ def _print(stream: Any, text: str) -> None:
     stream.flush()
 
 
+exec_app = new_app()
+
+
+@exec_app.command("exec", context_settings={"allow_interspersed_args": False})
 def execute(
     sandbox: SandboxId,
     command: Annotated[list[str], typer.Argument(help="The program and its arguments; one word with spaces is run by the shell.")],
