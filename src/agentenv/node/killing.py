@@ -56,6 +56,15 @@ async def _kill(descriptor: int, record: SandboxRecord) -> None:
         loop.remove_reader(descriptor)
 
 
+def processes(owner: str, machine_id: str) -> list[int]:
+    """The processes of a machine of ours, as its cgroup tells; none where there is no cgroup."""
+    found: set[int] = set()
+    for file in CgroupTree.discover().open(group_name(owner, machine_id)).procs_files:
+        with suppress(OSError):
+            found.update(map(int, file.read_text().split()))
+    return sorted(found)
+
+
 def killed_from_outside(directory: Path) -> str | None:
     """Why the machine in `directory` died, when it was another process of this user that killed it."""
     try:

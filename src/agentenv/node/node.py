@@ -15,6 +15,7 @@ from agentenv.monitoring import EventSink, NullSink
 from agentenv.naming import near
 from agentenv.node.branching import Branching
 from agentenv.node.capacity import Capacity, check_disk
+from agentenv.node.control import ControlServer
 from agentenv.node.garbage import GarbageReport, collect
 from agentenv.node.home import Home
 from agentenv.node.killing import kill_from_outside
@@ -27,6 +28,7 @@ from agentenv.node.sandbox import NodeSandbox, Origin, Surroundings
 from agentenv.node.snapshots import Snapshot, SnapshotTree
 from agentenv.node.spares import Spares
 from agentenv.node.starter import Backends, Order, Starter
+from agentenv.node.storage import StorageWatch
 from agentenv.node.trash import Trash
 
 
@@ -50,23 +52,27 @@ class Node:
         self._backends = Backends(owner)
         self._network = NetworkPool(home.path, owner.id, events=events)
         self._spares = Spares(owner)
+        self._storage = StorageWatch()
+        self._control = ControlServer(self.get)
         self._starter = Starter(owner, self._backends, self._network, self._spares, self._trash)
         self._branching = Branching(
             owner, self._tree, self._layers, self._starter, self._trash, self._image, lambda request, origin: self._launch(request, origin)
         )
+        self._around = Surroundings(owner.journal, events, self._capacity, self._branching, self._storage, owner.id, self._forget)
         self._sandboxes: dict[str, NodeSandbox] = {}
         self._starting: set[asyncio.Future[None]] = set()
         self._closing: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, home: Path | None = None, *, events: EventSink | None = None) -> Node:
+    async def open(cls, home: Path | None = None, *, events: EventSink | None = None, keeper: bool = False) -> Node:
         """A node in `home` (by default the AGENTENV_HOME of this user); frees what dead owners left there.
 
-        Raises `InfrastructureError` when the directory cannot be used.
+        `keeper` says that this process exists for its sandboxes only. Raises `InfrastructureError` when the directory cannot be used.
         """
         place = await asyncio.to_thread(Home.open, home)
-        owner = await asyncio.to_thread(Owner.register, place)
+        owner = await asyncio.to_thread(Owner.register, place, keeper=keeper)
         node = cls(place, owner, events or NullSink())
+        await node._control.open(owner.directory)
         dead = await reconcile(place, owner.directory / "trash")
         node.events.emit("node.opened", owner=owner.id, home=str(place.path), reconciled=dead)
         if dead:
@@ -117,6 +123,11 @@ class Node:
             self._closing = asyncio.create_task(self._close())
         await asyncio.shield(self._closing)
 
+    async def wait_until_empty(self) -> None:
+        """Returns when no sandbox of this node is left, those forked meanwhile included."""
+        while self._sandboxes:
+            await next(iter(self._sandboxes.values())).wait()
+
     def get(self, identifier: str) -> NodeSandbox:
         """The sandbox of this node with that id; raises `NotFound`."""
         try:
@@ -150,8 +161,7 @@ class Node:
             check_disk(identifier, self.home)
             self.owner.journal.record(identifier, state="creating", image=request.image)
             running = await self._starter.start(Order(identifier, identifier, request, origin.image, origin.layers.paths))
-            around = Surroundings(self.owner.journal, self.events, self._capacity, self._branching, self._forget)
-            sandbox = self._sandboxes[identifier] = NodeSandbox(identifier, request, origin, running, around)
+            sandbox = self._sandboxes[identifier] = NodeSandbox(identifier, request, origin, running, self._around)
         except BaseException as error:
             self.owner.journal.forget(identifier)
             origin.layers.release()
@@ -181,12 +191,14 @@ class Node:
         self._sandboxes.pop(identifier, None)
 
     async def _close(self) -> None:
+        await self._control.close()
         if self._starting:
             await asyncio.wait(self._starting)
         ends = [sandbox.begin_end("its node was closed") for sandbox in self._sandboxes.values()]
         results = await asyncio.gather(*ends, return_exceptions=True)
         await self._backends.close()
         await self._network.close()
+        await self._storage.close()
         await self._spares.close()
         await self._trash.drain()
         self._images.close()

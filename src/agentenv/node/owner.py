@@ -115,10 +115,16 @@ def live_records(home: Home) -> list[SandboxRecord]:
             continue
         for name, known in read_journal(path / JOURNAL).items():
             if known.get("state") not in (None, "creating"):
-                found.append(
-                    msgspec.convert({"id": name, "owner": path.name, "owner_pid": facts.pid, **known}, SandboxRecord, dec_hook=_path)
-                )
+                told = {"id": name, "owner": path.name, "owner_pid": facts.pid, **known}
+                record = msgspec.convert(told, SandboxRecord, dec_hook=_path)
+                if not _has_ended(record, facts):
+                    found.append(record)
     return sorted(found, key=lambda record: (record.created, record.id))
+
+
+def _has_ended(record: SandboxRecord, owner: OwnerFacts) -> bool:
+    """Whether the sandbox is gone though its owner has not written so yet."""
+    return record.init is not None and owner.namespace == process_namespace() and start_ticks(record.init[0]) != record.init[1]
 
 
 def read_facts(directory: Path) -> OwnerFacts | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -10,18 +11,22 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from agentenv.errors import AgentEnvError, InvalidState, SandboxDied, Stage
+from agentenv.errors import AgentEnvError, InvalidState, SandboxDied, Stage, StorageFull
+from agentenv.guest import dial
+from agentenv.images.files import allocated_bytes
 from agentenv.isolation.contract import Exit, Machine, Resources, RootFilesystem, Usage
 from agentenv.monitoring import EventSink
 from agentenv.node.capacity import Capacity
 from agentenv.node.journal import Journal
-from agentenv.node.killing import killed_from_outside
+from agentenv.node.killing import killed_from_outside, processes
 from agentenv.node.layers import LayersInUse
 from agentenv.node.lifetime import Lifetime
 from agentenv.node.owner import start_ticks
+from agentenv.node.portforward import LOOPBACK, PortForward
 from agentenv.node.records import SandboxRequest
 from agentenv.node.snapshots import Snapshot
 from agentenv.node.starter import Running
+from agentenv.node.storage import StorageExcess, StorageWatch
 
 if TYPE_CHECKING:
     from agentenv.node.branching import Branching
@@ -54,6 +59,8 @@ class Surroundings:
     events: EventSink
     capacity: Capacity
     branching: Branching
+    storage: StorageWatch
+    owner: str
     on_end: Callable[[str], None]
 
 
@@ -80,8 +87,10 @@ class NodeSandbox:
         self._reason = ""
         self._exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self._ending: asyncio.Task[Exit] | None = None
+        self._ports: PortForward | None = None
         self._lifetime = Lifetime(self._expire)
         self._lifetime.set(request.lifetime)
+        self._watch_storage()
         self._watch = asyncio.create_task(self._watch_death(running.machine))
         self._init = _first_process(running.machine)
         self._record(created=self.created)
@@ -135,12 +144,24 @@ class NodeSandbox:
             await self.machine.resize(resources)
             given = {field.name: value for field in fields(resources) if (value := getattr(resources, field.name)) is not None}
             self.request = replace(self.request, resources=replace(self.request.resources, **given))
+            if resources.storage is not None:
+                self._watch_storage()
             self._around.events.emit("sandbox.resized", id=self.id, **given)
 
     async def usage(self) -> Usage:
-        """What it uses now."""
+        """What it uses now; `storage` is what it wrote into its files."""
         self.require_alive()
-        return await self.machine.usage()
+        usage, written = await asyncio.gather(self.machine.usage(), asyncio.to_thread(allocated_bytes, self._upper))
+        return replace(usage, storage=written)
+
+    async def host_port(self, port: int) -> tuple[str, int]:
+        """Where on this machine's loopback that port of the sandbox can be reached, over every generation of it."""
+        self.require_alive()
+        if not 0 < port < 65536:
+            raise InvalidState(f"{port} is no port.", remedy="Ports are 1 to 65535.")
+        if self._ports is None:
+            self._ports = PortForward()
+        return LOOPBACK, await self._ports.forward(port, self._dial)
 
     def set_lifetime(self, seconds: float | None) -> None:
         """It ends `seconds` from now, whatever was granted before; None is without end."""
@@ -163,6 +184,7 @@ class NodeSandbox:
             self.stopping.set()
             self._lifetime.cancel()
             self._watch.cancel()
+            self._around.storage.remove(self.id)
             self._ending = asyncio.create_task(self._end())
         return self._ending
 
@@ -196,6 +218,7 @@ class NodeSandbox:
         self.generation += 1
         self._watch = asyncio.create_task(self._watch_death(running.machine))
         self._init = _first_process(running.machine)
+        self._watch_storage()
         self._enter("running")
         try:
             await before.end()
@@ -209,6 +232,8 @@ class NodeSandbox:
         finally:
             # A copy of its files stops at `stopping`; only then may they go.
             async with self.transition:
+                if self._ports is not None:
+                    await self._ports.close()
                 await self._running.held.aclose()
                 self.origin.layers.release()
             self._around.journal.forget(self.id)
@@ -221,6 +246,28 @@ class NodeSandbox:
         ended = await machine.wait()
         reason = killed_from_outside(self.directory) or ended.reason
         self.begin_end(reason, SandboxDied(self.id, reason, evidence=ended.evidence))
+
+    @property
+    def _upper(self) -> Path:
+        return self.directory / "upper"
+
+    def _dial(self, port: int) -> socket.socket:
+        return dial(self.machine.dial(), port, pass_descriptor=self.machine.passes_descriptors)
+
+    def _watch_storage(self) -> None:
+        limit = self.request.resources.storage
+        if limit is not None:
+            self._around.storage.add(self.id, self._upper, limit, self._storage_full, self._processes)
+            self._around.storage.start()
+
+    def _processes(self) -> list[int]:
+        return processes(self._around.owner, self.machine.id)
+
+    def _storage_full(self, excess: StorageExcess) -> None:
+        writer = excess.writer
+        detail = f"Most was written by {writer.name} (process {writer.pid} of the host)." if writer else ""
+        failure = StorageFull(self.id, limit=excess.limit, used=excess.used, detail=detail)
+        self.begin_end("its storage is full", failure)
 
     def _expire(self, seconds: float) -> None:
         self.begin_end(f"its lifetime of {seconds:g} s is over")
