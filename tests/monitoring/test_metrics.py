@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -139,3 +140,13 @@ def test_the_exporter_serves_on_the_loopback() -> None:
             urllib.request.urlopen(f"{url}/other", timeout=10)
         with pytest.raises(AgentEnvError, match=f"port {exporter.port} of the loopback"):
             Exporter(text, exporter.port)
+
+
+def test_every_family_is_in_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text()
+    for family in text_string_to_metric_families(Metrics(CollectorRegistry()).prometheus_text()):
+        if family.name.endswith("_created"):
+            # The client library adds when each counter was made.
+            continue
+        endings = [family.name[position:] for position, letter in enumerate(family.name) if letter == "_"]
+        assert family.name in page or any(f"`{ending}" in page for ending in endings), family.name

@@ -133,12 +133,12 @@ def _yaml(value: object) -> str:
     return str(value)
 
 
-def _sections_of(annotation: object) -> Iterator[type[BaseModel]]:
+def sections_of(annotation: object) -> Iterator[type[BaseModel]]:
     """The models that a field's type is made of, through unions, tuples and annotations."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in getattr(annotation, "__args__", ()):
-        yield from _sections_of(argument)
+        yield from sections_of(argument)
 
 
 def _section(key: Key, model: type[BaseModel]) -> type[BaseModel] | None:
@@ -147,7 +147,7 @@ def _section(key: Key, model: type[BaseModel]) -> type[BaseModel] | None:
         if isinstance(part, int):
             continue
         info = model.model_fields.get(part)
-        found = next(_sections_of(info.annotation), None) if info else None
+        found = next(sections_of(info.annotation), None) if info else None
         if found is None:
             return None
         model = found
@@ -169,7 +169,7 @@ def _home_of(name: str, model: type[BaseModel], path: str = "") -> str | None:
     """The dotted section in which a key called `name` is known, nearest to the top first."""
     for field, info in model.model_fields.items():
         where = f"{path}.{field}" if path else field
-        for section in _sections_of(info.annotation):
+        for section in sections_of(info.annotation):
             if name in section.model_fields:
                 return where
             if found := _home_of(name, section, where):
