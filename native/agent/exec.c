@@ -253,7 +253,7 @@ static void adopt(struct stream *stream, struct process *process, struct plan *p
     outlet_open(&process->out, agent, ends->out);
 }
 
-static void tell_started(struct stream *stream, pid_t pid) {
+void tell_started(struct stream *stream, pid_t pid) {
     size_t mark;
     struct buffer *out = stream_event(stream, "started", 1, &mark);
     mp_write_str(out, "pid");

@@ -26,9 +26,10 @@ void operation_attach(struct stream *stream, struct mp_value body) {
     struct process *process = find_or_fail(stream, body, true);
     if (!process)
         return;
-    if (process->keep)
+    if (process->keep) {
+        tell_started(stream, process->pid);
         process_attach(process, stream);
-    else
+    } else
         stream_fail(stream, EINVAL, "process %d was not started with 'keep'", (int)process->pid);
 }
 
