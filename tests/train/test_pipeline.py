@@ -39,10 +39,10 @@ def _home(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
 
 
 def test_a_training_learns_and_leaves_everything_in_its_directory(tmp_path: Path) -> None:
-    config = settings(max_steps=6000, eval_every=2000, batch_size=64, learning_rate=0.01, hyperparameters={"n_epochs": 10, "gamma": 0.8})
+    config = settings(max_steps=5000, eval_every=2000, learning_rate=0.01, hyperparameters={"n_epochs": 5, "gamma": 0.5, "n_steps": 64})
     result = run(tmp_path, config)
     assert result.state == "finished"
-    assert result.steps >= 6000
+    assert result.steps >= 5000
     assert result.fraction_of_optimal is not None
     assert result.fraction_of_optimal > 0.9 > result.random_return / (result.optimal_return or math.nan)
     directory = RunDirectory.open(result.run)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from agentenv.config import TrainingConfig
 from agentenv.errors import NotFound
 from agentenv.monitoring import NullSink, RunDirectory, find_run
 from agentenv.train import checkpoint
@@ -18,11 +20,11 @@ from agentenv.train.jobs import recorded_config
 from agentenv.train.learner import build, use_threads
 from agentenv.train.loop import checkpoint_name, checkpoints_in, latest_checkpoint
 from agentenv.train.manifest import evaluation_seed
-from agentenv.train.registry import algorithm
+from agentenv.train.registry import Algorithm, algorithm
 from agentenv.train.vec_env import GymnasiumVecEnv
 
-SMALLEST_BUFFER = 1
-"""A learner that only acts needs no memory of what it saw."""
+ABOUT_LEARNING = {"n_steps", "n_epochs", "train_freq", "gradient_steps", "buffer_size", "learning_starts"}
+"""Hyperparameters that say how experience is collected and kept: of no use to a learner that only acts, but tied to its number of lanes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +62,13 @@ def evaluate(
     start = evaluation_seed(training.seed) if seed is None else seed
     path = chosen_checkpoint(found, checkpoint_at)
     state = checkpoint.read(path)
-    hyperparameters = dict(training.hyperparameters)
     chosen = algorithm(training.algorithm)
     with ExitStack() as stack:
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         use_threads()
         envs = GymnasiumVecEnv(make_envs(config.environment, lanes, NullSink()))
         stack.callback(envs.close)
-        plain = training.model_copy(update={"hyperparameters": hyperparameters, "batch_size": None, "gradient_accumulation": 1})
-        model = build(chosen, plain, envs, training.seed).model
+        model = build(chosen, _only_acting(training, chosen), envs, training.seed).model
         checkpoint.load_parameters(model, state)
 
         def greedy(observations: Any) -> Any:
@@ -77,6 +77,14 @@ def evaluate(
         policy = play(greedy, envs, wanted, start)
         chance = play(random_policy(envs.action_space, lanes, start), envs, wanted, start)
     return Assessment(found.path, int(state["counters"]["num_timesteps"]), policy, chance)
+
+
+def _only_acting(training: TrainingConfig, chosen: Algorithm) -> TrainingConfig:
+    """The same network without the memory for learning."""
+    kept = {name: value for name, value in training.hyperparameters.items() if name not in ABOUT_LEARNING}
+    if "buffer_size" in signature(chosen.learner.__init__).parameters:
+        kept["buffer_size"] = 1
+    return training.model_copy(update={"hyperparameters": kept, "batch_size": None, "gradient_accumulation": 1})
 
 
 def chosen_checkpoint(run: RunDirectory, which: int | str | Path | None) -> Path:

@@ -13,9 +13,9 @@ Points = Sequence[tuple[int, float]]
 
 def draw(path: Path, *, title: str, training: Points, evaluations: Points, chance: float | None, optimal: float | None) -> None:
     """Writes a PNG to `path`. Points are (environment steps, mean return); `chance` and `optimal` are drawn as lines where known."""
-    figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
+    figure = Figure(figsize=(8, 4.5), dpi=120)
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    axes = figure.add_axes((0.09, 0.12, 0.88, 0.79))
     if training:
         axes.plot(*zip(*training, strict=True), color="tab:blue", alpha=0.6, linewidth=1.2, label="training episodes")
     if evaluations:
@@ -27,7 +27,7 @@ def draw(path: Path, *, title: str, training: Points, evaluations: Points, chanc
     axes.set(title=title, xlabel="environment steps", ylabel="mean return")
     axes.grid(alpha=0.3)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="best")
+        axes.legend(loc="lower right")
     partial = path.with_name(f".{path.name}.partial")
     figure.savefig(partial, format="png")
     partial.replace(path)
