@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from tests.guest.local_agent import LocalAgent
 
 from agentenv.guest import Connection
-from tests.guest.local_agent import LocalAgent
 
 
 @pytest.fixture

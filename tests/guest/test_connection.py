@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.guest.local_agent import LocalAgent
 
 from agentenv.errors import ProtocolError
 from agentenv.guest import AgentFailure, Connection, ConnectionLost
 from agentenv.guest.frames import INITIAL_CREDIT, Body, Decoder, Frame, Kind, encode
 from agentenv.guest.stream import Incoming, Stream
-from tests.guest.local_agent import LocalAgent
 
 
 class Peer:
