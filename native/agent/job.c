@@ -63,22 +63,35 @@ void job_finish(struct job_output *output, size_t mark) {
     _exit(0);
 }
 
+static _Noreturn void finish_with_error(struct job_output *output, const char *code, const char *message) {
+    size_t mark;
+    struct buffer *out = job_begin(output, FRAME_ERROR, &mark);
+    mp_write_map(out, 2);
+    mp_write_str(out, "code");
+    mp_write_str(out, code);
+    mp_write_str(out, "message");
+    mp_write_message(out, message);
+    job_finish(output, mark);
+}
+
+void job_error(struct job_output *output, const char *code, const char *format, ...) {
+    char message[768];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    finish_with_error(output, code, message);
+}
+
 void job_fail(struct job_output *output, int number, const char *format, ...) {
     char message[768];
-    size_t mark;
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(message, sizeof message - 128, format, arguments);
     va_end(arguments);
     size_t at = strlen(message);
     snprintf(message + at, sizeof message - at, ": %s", strerror(number));
-    struct buffer *out = job_begin(output, FRAME_ERROR, &mark);
-    mp_write_map(out, 2);
-    mp_write_str(out, "code");
-    mp_write_str(out, errno_name(number));
-    mp_write_str(out, "message");
-    mp_write_text(out, message, strlen(message));
-    job_finish(output, mark);
+    finish_with_error(output, errno_name(number), message);
 }
 
 static void job_free(struct job *job) {

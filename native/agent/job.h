@@ -19,7 +19,9 @@ struct job_output {
 void job_flush(struct job_output *output, bool now);
 void job_data(struct job_output *output, const void *bytes, size_t size);
 _Noreturn void job_finish(struct job_output *output, size_t mark); /* commits a RESULT */
+/* ERROR: with the errno's own words behind the message, or with a message that says all. */
 _Noreturn void job_fail(struct job_output *output, int number, const char *format, ...) __attribute__((format(printf, 3, 4)));
+_Noreturn void job_error(struct job_output *output, const char *code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 struct buffer *job_begin(struct job_output *output, enum frame_kind kind, size_t *mark);
 void job_commit(struct job_output *output, size_t mark);
 

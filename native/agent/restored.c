@@ -20,23 +20,25 @@ static const char HOOKS[] = "/etc/agentenv/restored.d";
 enum { ENTROPY_MOST = 512, HOOK_SECONDS = 30, MACHINE_ID_SIZE = 32 };
 
 struct restoration {
-    struct {
-        struct rand_pool_info info;
-        uint8_t bytes[ENTROPY_MOST];
-    } entropy;
+    uint8_t entropy[ENTROPY_MOST];
+    size_t entropy_size;
     int64_t realtime_ns;
     char *hostname, *machine_id;
 };
 
 /* New bytes for the kernel's pool, so that two copies of one snapshot do not draw the same numbers. Crediting them needs a privilege; mixing them in does not. */
-static void stir_entropy(struct restoration *restoration) {
-    int size = restoration->entropy.info.buf_size;
-    int fd = size ? open("/dev/urandom", O_RDWR | O_CLOEXEC) : -1;
+static void stir_entropy(const struct restoration *restoration) {
+    _Alignas(struct rand_pool_info) uint8_t memory[sizeof(struct rand_pool_info) + ENTROPY_MOST];
+    struct rand_pool_info *pool = (struct rand_pool_info *)memory;
+    int fd = restoration->entropy_size ? open("/dev/urandom", O_RDWR | O_CLOEXEC) : -1;
     if (fd < 0)
         return;
-    if (ioctl(fd, RNDADDENTROPY, &restoration->entropy.info) == 0)
+    pool->buf_size = (int)restoration->entropy_size;
+    pool->entropy_count = 8 * pool->buf_size;
+    memcpy(memory + offsetof(struct rand_pool_info, buf), restoration->entropy, restoration->entropy_size);
+    if (ioctl(fd, RNDADDENTROPY, pool) == 0)
         ioctl(fd, RNDRESEEDCRNG);
-    else if (write(fd, restoration->entropy.info.buf, (size_t)size) < 0)
+    else if (write(fd, restoration->entropy, restoration->entropy_size) < 0)
         errno = 0; /* a read-only /dev: the kernel is the host's own then, and its pool was never copied */
     close(fd);
 }
@@ -70,9 +72,9 @@ static void run_hook(struct job_output *output, const char *path) {
     if (pid < 0 || waitpid(pid, &status, 0) != pid)
         job_fail(output, errno, "%s", path);
     if (WIFSIGNALED(status))
-        job_fail(output, ECANCELED, "%s was ended by signal %d", path, WTERMSIG(status));
+        job_error(output, "EIO", "%s was ended by signal %d", path, WTERMSIG(status));
     if (WEXITSTATUS(status) != 0)
-        job_fail(output, ECANCELED, "%s ended with status %d", path, WEXITSTATUS(status));
+        job_error(output, "EIO", "%s ended with status %d", path, WEXITSTATUS(status));
 }
 
 static int is_visible(const struct dirent *entry) { return entry->d_name[0] != '.'; }
@@ -111,9 +113,8 @@ static bool take_entropy(struct stream *stream, struct mp_value body, struct res
         stream_fail(stream, EPROTO, "parameter 'entropy' must be at most %d bytes", ENTROPY_MOST);
         return false;
     }
-    restoration->entropy.info.buf_size = (int)bytes.size;
-    restoration->entropy.info.entropy_count = (int)bytes.size * 8;
-    memcpy(restoration->entropy.info.buf, bytes.at, bytes.size);
+    restoration->entropy_size = bytes.size;
+    memcpy(restoration->entropy, bytes.at, bytes.size);
     return true;
 }
 

@@ -224,7 +224,7 @@ void stream_error(struct stream *stream, const char *code, const char *message) 
     mp_write_str(out, "code");
     mp_write_str(out, code);
     mp_write_str(out, "message");
-    mp_write_text(out, message, strlen(message));
+    mp_write_message(out, message);
     stream_finish(stream, mark);
 }
 

@@ -37,7 +37,7 @@ struct unpacker {
 };
 
 static _Noreturn void refuse(struct unpacker *unpacker, const struct tar_entry *entry, const char *why) {
-    job_fail(unpacker->output, EXDEV, "archive entry '%.300s' %s", entry->path, why);
+    job_error(unpacker->output, "EXDEV", "archive entry '%.300s' %s", entry->path, why);
 }
 
 static _Noreturn void fail(struct unpacker *unpacker, const struct tar_entry *entry) {
@@ -83,7 +83,7 @@ static void skip(struct unpacker *unpacker, uint64_t size) {
     while (size) {
         size_t part = take_piece(unpacker, &ignored, size);
         if (part == 0)
-            job_fail(unpacker->output, EPROTO, "the archive ends in the middle of an entry");
+            job_error(unpacker->output, "EPROTO", "the archive ends in the middle of an entry");
         size -= part;
     }
 }
@@ -142,7 +142,7 @@ static void unpack_file(struct unpacker *unpacker, const struct tar_entry *entry
     for (uint64_t left = entry->size; left;) {
         size_t part = take_piece(unpacker, &bytes, left);
         if (part == 0)
-            job_fail(unpacker->output, EPROTO, "the archive ends in the middle of '%.300s'", entry->path);
+            job_error(unpacker->output, "EPROTO", "the archive ends in the middle of '%.300s'", entry->path);
         left -= part;
         for (ssize_t written; part; part -= (size_t)written, bytes += written)
             if ((written = write(fd, bytes, part)) < 0)
@@ -299,7 +299,7 @@ static void work(struct job_output *output, void *argument) {
     while (tar_next(&unpacker, &entry, &problem))
         unpack_entry(&unpacker, &entry);
     if (problem)
-        job_fail(output, EPROTO, "%s", problem);
+        job_error(output, "EPROTO", "%s", problem);
     finish_directories(&unpacker);
     /* Whatever follows the end of the archive is read too, or the sender would wait for credit for ever. */
     const uint8_t *ignored;

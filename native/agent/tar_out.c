@@ -280,7 +280,7 @@ static void pack_root(struct packer *packer, const char *path) {
         put_entry(packer, '0', packer->path, &info, (uint64_t)info.st_size, "");
         put_content(packer, fd, (uint64_t)info.st_size);
     } else {
-        job_fail(packer->output, EINVAL, "%.400s is neither a directory nor a file", path);
+        job_error(packer->output, "EINVAL", "%.400s is neither a directory nor a file", path);
     }
 }
 

@@ -311,3 +311,20 @@ void mp_write_text(struct buffer *buffer, const char *text, size_t size) {
     }
     write_sized_str(buffer, text, size);
 }
+
+void mp_write_message(struct buffer *buffer, const char *text) {
+    size_t size = strlen(text), start = 0;
+    struct buffer clean = {0};
+    for (size_t at = 0; at < size;) {
+        size_t length = utf8_sequence((const uint8_t *)text + at, size - at);
+        if (length == 0) {
+            buffer_append(&clean, text + start, at - start);
+            buffer_append(&clean, "?", 1);
+            start = at + 1;
+        }
+        at += length ? length : 1;
+    }
+    buffer_append(&clean, text + start, size - start);
+    write_sized_str(buffer, (const char *)clean.data, clean.failed ? 0 : clean.length);
+    buffer_release(&clean);
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import os
 import socket
 import struct
 import time
@@ -143,5 +144,5 @@ class Client:
 
     def close(self) -> None:
         for descriptor in self.descriptors:
-            socket.close(descriptor)
+            os.close(descriptor)
         self.socket.close()

@@ -71,6 +71,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     while (tar_next(&source, &entry, &problem))
         sink += strlen(entry.path) + strlen(entry.link) + entry.size;
     mp_write_text(&copy, (const char *)data, size);
+    char *text = strndup((const char *)data, size);
+    mp_write_message(&copy, text);
+    free(text);
     buffer_release(&copy);
     return 0;
 }
