@@ -1,7 +1,7 @@
 """A stand-in for a sandbox: the guest side as plain processes under a directory, so that envs can be tested without any isolation.
 
-Paths of the sandbox (`/run/agentenv`, `/opt/agentenv`, …) are moved below the directory, wherever they stand in a command. Snapshots and forks
-copy what the real ones carry: the files.
+Paths of the sandbox (`/run/agentenv`, `/opt/agentenv`, …) are moved below the directory, wherever they stand in a command. Snapshots and
+forks copy what the real ones carry: the files.
 """
 
 from __future__ import annotations

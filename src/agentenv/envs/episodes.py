@@ -14,7 +14,7 @@ from agentenv.envs.lane import Lane
 from agentenv.envs.lanes import close_all, in_parallel
 from agentenv.envs.opening import Plan
 from agentenv.envs.process import STATE_FILE
-from agentenv.errors import AgentEnvError, InfrastructureError
+from agentenv.errors import AgentEnvError, InfrastructureError, InvalidState
 
 
 class KeptSnapshot(Protocol):
@@ -47,7 +47,7 @@ def restore(lane: Lane, plan: Plan, kept: str) -> Lane:
     try:
         _branching(lane).rollback(kept)
         sandbox = lane.sandbox
-    except InfrastructureError:
+    except (InfrastructureError, InvalidState):
         lane.sandbox.kill()
         sandbox = plan.sandbox(kept)
     return Lane.adopt(sandbox, plan.spec, plan.timeouts, resume=True)

@@ -13,12 +13,13 @@ from agentenv.envs.guest.spaces import Description
 
 
 def build(description: Description) -> spaces.Space[Any]:
-    """The space. Raises ValueError for a description that makes no sense."""
+    """The space. Raises ValueError for a description that makes no sense, or whose values would not fit into a frame."""
     try:
+        space = _build(description, 0)
         layout_of(description)
-        return _build(description, 0)
-    except (KeyError, TypeError, AssertionError, IndexError, OverflowError) as problem:
+    except (KeyError, TypeError, AttributeError, AssertionError, IndexError, OverflowError) as problem:
         raise ValueError(f"the description of a space makes no sense: {type(problem).__name__}: {problem}") from problem
+    return space
 
 
 def _build(description: Description, depth: int) -> spaces.Space[Any]:
@@ -44,9 +45,11 @@ def _build(description: Description, depth: int) -> spaces.Space[Any]:
 
 
 def _build_numeric(description: Description) -> spaces.Space[Any]:
+    layout_of(description)
     kind = description["type"]
     if kind == "multi_binary":
-        return spaces.MultiBinary([int(size) for size in description["shape"]])
+        sizes = [int(size) for size in description["shape"]]
+        return spaces.MultiBinary(sizes[0] if len(sizes) == 1 else sizes)
     dtype: np.dtype[Any] = np.dtype(description["dtype"])
     if kind == "box":
         shape = tuple(description["shape"])

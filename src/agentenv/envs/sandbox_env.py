@@ -31,6 +31,9 @@ class SandboxEnv(gymnasium.Env[Any, Any]):
     code raises. After an `InfrastructureError` the episode is lost: `restore` a snapshot, or make a new environment.
     """
 
+    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 30}  # noqa: RUF012 - as Gymnasium declares it; an instance has its own
+    """What `gymnasium.make` compares a render mode with before there is an environment to ask."""
+
     def __init__(
         self,
         name: str = "basic_rl_env",

@@ -7,6 +7,7 @@ import math
 import os
 from array import array
 from collections.abc import Mapping, Sequence
+from operator import index
 from pathlib import Path
 from typing import Any, Final
 
@@ -146,9 +147,10 @@ def chosen(action: int | Sequence[float]) -> int:
 
     Raises ValueError for an integer out of range, another number of scores, or a score that is not a number.
     """
-    if isinstance(action, int) or not hasattr(action, "__len__"):
-        if 0 <= action < FILES:  # type: ignore[operator]
-            return int(action)  # type: ignore[arg-type]
+    if isinstance(action, (int, float)) or not hasattr(action, "__len__"):
+        number = index(action) if hasattr(action, "__index__") else -1
+        if 0 <= number < FILES:
+            return number
         raise ValueError(f"action {action!r} is not one of 0 to {FILES - 1}")
     scores = [float(score) for score in action]
     if len(scores) != FILES or any(math.isnan(score) for score in scores):

@@ -128,6 +128,14 @@ def pick(value: Any, path: tuple[str | int, ...]) -> Any:
     return value
 
 
+_FAMILIES: Final = ("?", "bhilq", "BHILQ", "efd")
+
+
+def _alike(one: str, other: str) -> bool:
+    """Whether two struct codes are of one family (C's long and long long, say): the number of bytes tells the rest."""
+    return any(one in family and other in family for family in _FAMILIES)
+
+
 Writer = Callable[[Any], None]
 Reader = Callable[[], Any]
 
@@ -150,7 +158,7 @@ def leaf_writer(leaf: Leaf, buffer: bytearray, start: int) -> Writer:
         except TypeError:
             code.pack_into(buffer, begin, *flatten(value, leaf.shape))
             return
-        if view.format != item or view.nbytes != leaf.size:
+        if not _alike(view.format, item) or view.nbytes != leaf.size:
             raise ValueError(f"expected {leaf.count} elements of type {item!r}, got {view.nbytes} bytes of type {view.format!r}")
         buffer[begin:end] = view.cast("B") if view.contiguous else view.tobytes()
 
