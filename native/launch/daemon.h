@@ -15,8 +15,6 @@ struct sandbox {
     uint64_t asked, cloned; /* ns */
     unsigned core_count;
     uint16_t *cores;
-    char *groups[GROUPS_MAX + 1]; /* directories of cgroups, removed when the owner is gone */
-    size_t group_count;
 };
 
 struct daemon {
@@ -25,6 +23,8 @@ struct daemon {
     enum source control_source, owner_source;
     struct sandbox *sandboxes;
     unsigned load[CPUS_MAX]; /* sandboxes pinned to each core */
+    const char *sweeps[GROUPS_MAX]; /* beginnings of the paths of all cgroups that this owner may have made */
+    size_t sweep_count;
     bool network_used;       /* the namespace it stands in belongs to a sandbox by now */
 };
 
@@ -38,6 +38,9 @@ void kill_sandbox(struct daemon *daemon, const struct request *request);
 void report_ready(struct daemon *daemon, struct sandbox *sandbox);
 void process_ended(struct daemon *daemon, struct sandbox *sandbox);
 _Noreturn void end_all(struct daemon *daemon);
+
+/* sweep.c: removes every empty directory whose path begins so. */
+void sweep(const char *beginning);
 
 /* cores.c */
 uint16_t *choose_cores(struct daemon *daemon, unsigned count);

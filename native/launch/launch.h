@@ -65,7 +65,6 @@ struct report {
 struct host {
     bool user_namespace; /* the daemon runs in a user namespace of its own: the caller is unprivileged */
     bool many_ids; /* that namespace maps a range of ids and not just one */
-    bool pin_cores; /* sandboxes may not change their affinity */
     int landlock; /* ABI version, 0: none */
     int agent; /* sealed memfd */
     int filter; /* memfd with the seccomp program, -1: none */

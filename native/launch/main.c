@@ -1,5 +1,5 @@
 /*
- * agentenv-launch --control FD --agent PATH --filter FD [--owner PID] [--users START:COUNT --groups START:COUNT] [--pin-cores]
+ * agentenv-launch --control FD --agent PATH --filter FD [--owner PID] [--users START:COUNT --groups START:COUNT] [--sweep PATH]…
  * agentenv-launch --probe DIRECTORY [...]: tries every step that a start needs in an empty directory and prints what this machine allows.
  */
 #include <errno.h>
@@ -24,14 +24,15 @@ struct options {
     pid_t owner;
     const char *agent, *probe;
     struct id_ranges ranges;
-    bool pin_cores;
+    const char *sweeps[GROUPS_MAX];
+    size_t sweep_count;
 };
 
 static struct options read_options(int count, char **words) {
     static const struct option known[] = {
         {"control", required_argument, NULL, 'c'}, {"agent", required_argument, NULL, 'a'},  {"filter", required_argument, NULL, 'f'},
         {"owner", required_argument, NULL, 'o'},   {"users", required_argument, NULL, 'u'},  {"groups", required_argument, NULL, 'g'},
-        {"probe", required_argument, NULL, 'p'},   {"pin-cores", no_argument, NULL, 'n'},    {NULL, 0, NULL, 0},
+        {"probe", required_argument, NULL, 'p'},   {"sweep", required_argument, NULL, 's'},  {NULL, 0, NULL, 0},
     };
     struct options options = {.control = -1, .filter = -1};
     for (int letter; (letter = getopt_long(count, words, "", known, NULL)) != -1;) {
@@ -43,7 +44,9 @@ static struct options read_options(int count, char **words) {
         case 'p': options.probe = optarg; break;
         case 'u': options.ranges.users = optarg; break;
         case 'g': options.ranges.groups = optarg; break;
-        case 'n': options.pin_cores = true; break;
+        case 's':
+            if (options.sweep_count < GROUPS_MAX) options.sweeps[options.sweep_count++] = optarg;
+            break;
         default: exit(2);
         }
     }
@@ -66,7 +69,6 @@ static int raise_descriptor(int descriptor) {
 
 /* Takes up the daemon's post: its namespaces, the sealed agent, the stem. Returns NULL or what failed, errno set. */
 static const char *set_up(struct host *host, const struct options *options) {
-    host->pin_cores = options->pin_cores;
     host->filter = raise_descriptor(options->filter);
     if (host->filter < 0) return "keeping the seccomp program";
     host->landlock = (int)syscall(NR_LANDLOCK_CREATE_RULESET, NULL, 0, 1);
@@ -126,7 +128,10 @@ static void serve(struct daemon *daemon) {
     else if (strcmp(request.operation, "affinity") == 0) change_cores(daemon, &request);
     else if (strcmp(request.operation, "kill") == 0) kill_sandbox(daemon, &request);
     else if (strcmp(request.operation, "launch") == 0) launch(daemon, &request, asked);
-    else tell(daemon, -1, "event=failed\nid=%s\nstage=request\nerrno=%d\nwhat=unknown op", request.id, EINVAL);
+    else if (strcmp(request.operation, "close") == 0) {
+        daemon->sweep_count = 0; /* the owner lives: what it made is its own to remove */
+        end_all(daemon);
+    } else tell(daemon, -1, "event=failed\nid=%s\nstage=request\nerrno=%d\nwhat=unknown op", request.id, EINVAL);
     for (size_t i = 0; i < count; i++) close(descriptors[i]);
 }
 
@@ -201,6 +206,8 @@ int main(int count, char **words) {
     if (options.probe != NULL && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) die("making a socket");
     daemon.control = options.probe != NULL ? pair[0] : options.control;
     daemon.owner = options.owner > 0 ? pidfd_open(options.owner) : -1;
+    memcpy(daemon.sweeps, options.sweeps, sizeof daemon.sweeps);
+    daemon.sweep_count = options.sweep_count;
     prepare_signals();
     umask(0);
     const char *problem = set_up(&daemon.host, &options);

@@ -1,7 +1,7 @@
 /*
  * The records of a request, each `key=value` ended by a NUL byte:
  *
- *   op=launch|affinity|kill   id=NAME
+ *   op=launch|affinity|kill|close   id=NAME
  *   hostname=NAME   netns=PATH (else a fresh one)   into=DIRECTORY (a version 2 cgroup)
  *   enter=PATH (the `tasks` of a version 1 cgroup, repeated)   memory_file=PATH (what the agent reads its use from)
  *   tree=TARGET, then upper=PATH work=PATH and lower=PATH (repeated, topmost first) of that overlay; "/" comes first
@@ -38,6 +38,7 @@ static const char *tree_record(struct request *request, const char *key, const c
         return NULL;
     }
     if (request->tree_count == 0) return "upper, work or lower before its tree";
+    if (value[0] != '/') return "a tree's directory is not absolute";
     struct tree *tree = &request->trees[request->tree_count - 1];
     if (strcmp(key, "upper") == 0) tree->upper = value;
     else if (strcmp(key, "work") == 0) tree->work = value;

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,15 +24,6 @@ static void forget(struct daemon *daemon, int descriptor) {
     close(descriptor);
 }
 
-/* Remembers the directory of a cgroup, given that or a file in it. */
-static void add_group(struct sandbox *sandbox, const char *path) {
-    struct stat status;
-    char *copy = strdup(path);
-    if (copy == NULL) die("keeping books");
-    if (stat(path, &status) == 0 && !S_ISDIR(status.st_mode)) *strrchr(copy, '/') = '\0';
-    sandbox->groups[sandbox->group_count++] = copy;
-}
-
 static struct sandbox *new_sandbox(struct daemon *daemon, const struct request *request, uint64_t asked) {
     struct sandbox *sandbox = calloc(1, sizeof *sandbox);
     if (sandbox == NULL) die("keeping books");
@@ -42,15 +32,12 @@ static struct sandbox *new_sandbox(struct daemon *daemon, const struct request *
     sandbox->asked = asked;
     sandbox->core_count = request->cpus;
     snprintf(sandbox->id, sizeof sandbox->id, "%s", request->id);
-    for (size_t i = 0; i < request->group_count; i++) add_group(sandbox, request->groups[i]);
-    if (request->into != NULL) add_group(sandbox, request->into);
     sandbox->cores = choose_cores(daemon, request->cpus);
     return sandbox;
 }
 
 static void free_sandbox(struct daemon *daemon, struct sandbox *sandbox) {
     release_cores(daemon, sandbox->cores, sandbox->core_count);
-    for (size_t i = 0; i < sandbox->group_count; i++) free(sandbox->groups[i]);
     free(sandbox->cores);
     free(sandbox);
 }
@@ -185,17 +172,11 @@ void process_ended(struct daemon *daemon, struct sandbox *sandbox) {
     free_sandbox(daemon, sandbox);
 }
 
-static void remove_groups(const struct sandbox *sandbox) {
-    /* One that is still busy is left to the next start of a node, which looks for such. */
-    for (size_t i = 0; i < sandbox->group_count; i++) (void)rmdir(sandbox->groups[i]);
-}
-
 /* The owner is gone: nothing may outlive it. */
 _Noreturn void end_all(struct daemon *daemon) {
     for (struct sandbox *sandbox = daemon->sandboxes; sandbox != NULL; sandbox = sandbox->next) pidfd_send_signal(sandbox->pidfd, SIGKILL);
-    for (struct sandbox *sandbox = daemon->sandboxes; sandbox != NULL; sandbox = sandbox->next) {
+    for (struct sandbox *sandbox = daemon->sandboxes; sandbox != NULL; sandbox = sandbox->next)
         while (waitpid(sandbox->pid, NULL, 0) < 0 && errno == EINTR) continue;
-        remove_groups(sandbox);
-    }
+    for (size_t i = 0; i < daemon->sweep_count; i++) sweep(daemon->sweeps[i]);
     exit(0);
 }

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.isolation.sandboxes import Yard, skeleton
 
 from agentenv.errors import BackendUnavailable
 from agentenv.isolation.namespace.backend import NamespaceBackend
 from agentenv.isolation.namespace.machine import NamespaceMachine
-from tests.isolation.sandboxes import Yard, skeleton
 
 
 @pytest.fixture

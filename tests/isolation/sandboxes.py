@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -86,4 +85,4 @@ async def shell(machine: Machine, line: str, *, user: str | None = None) -> str:
 
 def open_descriptors() -> int:
     """How many descriptors this process has open."""
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))

@@ -8,10 +8,10 @@ import socket
 from pathlib import Path
 
 import pytest
+from tests.isolation.sandboxes import MIB, Yard, shell
 
 from agentenv.isolation.contract import Resources
 from agentenv.isolation.namespace.machine import NamespaceMachine
-from tests.isolation.sandboxes import MIB, Yard, shell
 
 PYTHON = "/usr/bin/python3"
 CALL = """
@@ -37,7 +37,9 @@ async def test_no_path_of_the_host_shows(machine: NamespaceMachine, yard: Yard) 
 
 
 async def test_the_agent_cannot_be_looked_into(machine: NamespaceMachine) -> None:
-    answers = await shell(machine, "for name in exe cwd root fd/3; do readlink /proc/1/$name || echo hidden; done; cat /proc/1/environ /proc/1/maps")
+    answers = await shell(
+        machine, "for name in exe cwd root fd/3; do readlink /proc/1/$name || echo hidden; done; cat /proc/1/environ /proc/1/maps"
+    )
     assert answers.count("hidden") == 4
     assert answers.count("ermission denied") == 2
 
@@ -94,10 +96,11 @@ async def test_system_directory_holds_only_processors(machine: NamespaceMachine)
     ]
 
 
-@pytest.mark.parametrize("path", ["/proc/kallsyms", "/proc/timer_list", "/proc/keys", "/proc/kmsg", "/proc/sysrq-trigger", "/proc/kcore"])
+HIDDEN = ("/proc/kallsyms", "/proc/timer_list", "/proc/keys", "/proc/kmsg", "/proc/sysrq-trigger", "/proc/kcore")
+
+
+@pytest.mark.parametrize("path", [path for path in HIDDEN if Path(path).exists()])
 async def test_kernel_files_are_hidden(machine: NamespaceMachine, path: str) -> None:
-    if not Path(path).exists():
-        pytest.skip(f"this kernel has no {path}")
     assert (await shell(machine, f"cat {path} | wc -c")).split()[-1] == "0"
 
 
@@ -150,13 +153,17 @@ async def test_system_calls(machine: NamespaceMachine, numbers: tuple[int, ...],
 
 @needs_python
 async def test_threads_and_processes_work(machine: NamespaceMachine) -> None:
-    script = "import subprocess, threading; t = threading.Thread(target=print, args=(1,)); t.start(); t.join(); print(subprocess.run('true').returncode)"
+    script = (
+        "import subprocess, threading; t = threading.Thread(target=print, args=(1,)); t.start(); t.join(); print(subprocess.call('true'))"
+    )
     assert (await shell(machine, f'{PYTHON} -c "{script}"')).split() == ["1", "0"]
 
 
 async def test_limits_are_shown(yard: Yard) -> None:
     machine = await yard.backend.start(yard.spec(resources=Resources(cpu=1, memory=300 * MIB)))
-    answers = await shell(machine, "nproc; nproc --all; grep -c ^processor /proc/cpuinfo; grep MemTotal /proc/meminfo; cat /sys/devices/system/cpu/online")
+    answers = await shell(
+        machine, "nproc; nproc --all; grep -c ^processor /proc/cpuinfo; grep MemTotal /proc/meminfo; cat /sys/devices/system/cpu/online"
+    )
     assert answers.split() == ["1", "1", "1", "MemTotal:", str(300 * 1024), "kB", "0"]
 
 
@@ -169,17 +176,19 @@ async def test_temporary_file_systems_have_limits(yard: Yard) -> None:
 
 async def test_writes_stay_in_the_upper(machine: NamespaceMachine, yard: Yard) -> None:
     await shell(machine, "echo own > /etc/own; echo own > /usr/own; rm /usr/bin/env")
-    assert (yard.directory / machine.id / "upper/root/etc/own").read_text() == "own\n"
-    assert (yard.directory / machine.id / "upper/usr/own").read_text() == "own\n"
-    assert not Path("/usr/own").exists()
-    assert Path("/usr/bin/env").exists()
+    upper = yard.directory / machine.id / "upper"
+    assert {(upper / name).read_text() for name in ("root/etc/own", "usr/own")} == {"own\n"}
+    assert [os.access(name, os.F_OK) for name in ("/etc/own", "/usr/own", "/usr/bin/env")] == [False, False, True]
 
 
 async def test_neighbours_do_not_see_each_other(yard: Yard) -> None:
     one, other = await yard.backend.start(yard.spec()), await yard.backend.start(yard.spec())
     await shell(one, "echo secret > /tmp/x; echo secret > /dev/shm/x; echo secret > /etc/x; (sleep 100 & ) ")
     assert "secret" not in await shell(other, "cat /tmp/x /dev/shm/x /etc/x; ls /proc")
-    namespaces = [json.dumps((await shell(each, "for n in pid mnt net ipc uts cgroup; do readlink /proc/self/ns/$n; done")).split()) for each in (one, other)]
+    namespaces = [
+        json.dumps((await shell(each, "for n in pid mnt net ipc uts cgroup; do readlink /proc/self/ns/$n; done")).split())
+        for each in (one, other)
+    ]
     assert not set(json.loads(namespaces[0])) & set(json.loads(namespaces[1]))
 
 

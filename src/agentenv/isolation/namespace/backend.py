@@ -14,6 +14,7 @@ from agentenv.errors import InfrastructureError, InvalidState, Stage, StartupTim
 from agentenv.isolation.contract import MachineSpec, Probe
 from agentenv.isolation.namespace import endpoint, plan
 from agentenv.isolation.namespace.cgroups import CgroupTree, group_name
+from agentenv.isolation.namespace.file_size import limit_file_size
 from agentenv.isolation.namespace.launcher import Launch, Launcher, readable
 from agentenv.isolation.namespace.machine import NamespaceMachine
 from agentenv.isolation.namespace.probing import launcher_command, probe
@@ -106,6 +107,7 @@ class NamespaceBackend:
         held.push_async_callback(_abandon, launcher, key, launch)
         listener.close()
         started = await launch.started
+        limit_file_size(started.pid, spec.resources)
         attempt.enter("agent")
         await _hello(connection, launch, log)
         machine = NamespaceMachine(
@@ -137,7 +139,9 @@ class NamespaceBackend:
 async def open_launcher(owner_dir: Path, cgroups: CgroupTree) -> Launcher:
     """The daemon for this owner. Without a cgroup for the processor a sandbox's choice of cores is its limit, so it may not change it."""
     pin_cores = "cpu" not in cgroups.controllers
-    return await Launcher.open(launcher_command(), compile_filter(pin_cores=pin_cores), owner_dir / "launcher.log")
+    ours = group_name(owner_dir.name, "x").removesuffix("x")
+    sweeps = [word for hierarchy in cgroups.hierarchies for word in ("--sweep", f"{hierarchy.parent}/{ours}")]
+    return await Launcher.open([*launcher_command(), *sweeps], compile_filter(pin_cores=pin_cores), owner_dir / "launcher.log")
 
 
 async def _abandon(launcher: Launcher, key: str, launch: Launch) -> None:

@@ -7,6 +7,7 @@ process ends, by whatever cause, the daemon kills all sandboxes and exits.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -139,7 +140,9 @@ class Launcher:
 
     async def close(self) -> None:
         """Ends the daemon and with it every sandbox that is left; returns when all are gone. Idempotent."""
-        if self._control.fileno() >= 0:
+        if not self._gone:
+            with contextlib.suppress(InfrastructureError):  # it is ending by itself
+                self._send(("op=close", "id="), ())
             self._lose()
         if self._process.returncode is None:
             await _process_end(self._loop, self._process.pid)

@@ -13,9 +13,10 @@ from typing import Any
 
 from agentenv.errors import InfrastructureError, SandboxDied, Stage
 from agentenv.isolation.contract import Exit, MachineSpec, OomKill, Resources, Usage
-from agentenv.isolation.namespace import affinity, endpoint, plan
+from agentenv.isolation.namespace import endpoint, plan, threads
 from agentenv.isolation.namespace.agent_call import call
 from agentenv.isolation.namespace.cgroups import Cgroup
+from agentenv.isolation.namespace.file_size import limit_file_size
 from agentenv.isolation.namespace.launcher import Ended, Launch, Launcher, Started
 
 _ANSWER_SECONDS = 10.0
@@ -84,6 +85,7 @@ class NamespaceMachine:
             await asyncio.to_thread(self._cgroup.freeze)
         else:
             await self._ask("stop_all")
+            await asyncio.to_thread(threads.wait_until_stopped, self.pid, _ANSWER_SECONDS)
 
     async def resume(self) -> None:
         """Lets every process go on."""
@@ -99,7 +101,7 @@ class NamespaceMachine:
         await asyncio.to_thread(self._cgroup.apply, resources)
         if resources.cpu is not None:
             chosen = await self._launcher.choose_cores(self._key, plan.cores(resources.cpu))
-            await asyncio.to_thread(affinity.move_sandbox, self.pid, chosen)
+            await asyncio.to_thread(threads.move_sandbox, self.pid, chosen)
         shown = {"memory": resources.memory, "cpus": plan.cores(resources.cpu) or None}
         limits = {name: value for name, value in shown.items() if value is not None}
         if limits:
@@ -107,6 +109,7 @@ class NamespaceMachine:
         known = self._spec.resources
         changed = {name: value for name in ("cpu", "memory", "storage", "pids") if (value := getattr(resources, name)) is not None}
         self._spec = replace(self._spec, resources=replace(known, **changed))
+        limit_file_size(self.pid, self._spec.resources)
 
     async def usage(self) -> Usage:
         """What the cgroup accounts; all None where there is none."""

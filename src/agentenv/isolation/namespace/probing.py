@@ -96,6 +96,10 @@ def capabilities(found: Facts, cgroups: CgroupTree) -> Capabilities:
             " add a range for it to /etc/subuid and /etc/subgid and install the package uidmap."
         )
     if found.user_namespace:
+        lost.append(
+            "files: what belongs to other users of this machine (the /usr of the image `host`) can be read but not changed in a sandbox;"
+            " use an image made of files of your own to install into it, or run as root."
+        )
         lost.append("network: a sandbox has a loopback only, since only root can connect it; ports still work through the agent.")
     if "memory" not in cgroups.controllers:
         lost.append("memory: the limit is shown to a sandbox but not enforced.")

@@ -1,0 +1,100 @@
+"""An owner that is killed, at any moment, leaves no process, cgroup, mount or network namespace."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentenv.isolation.namespace.cgroups import CgroupTree
+
+OWNER = """
+import asyncio, sys
+from pathlib import Path
+from agentenv.isolation.namespace.backend import NamespaceBackend
+from tests.isolation.sandboxes import Yard, skeleton
+
+async def main(directory: Path) -> None:
+    yard = Yard(await NamespaceBackend.open(directory), directory, skeleton(directory))
+    print(yard.backend._launcher._process.pid, flush=True)
+    while True:
+        machine, _ = await asyncio.gather(*(yard.backend.start(yard.spec()) for _ in range(2)))
+        print("started", flush=True)
+        await machine.kill()
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+def _wait_for_end(pid: int) -> None:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    select.select([descriptor], [], [], 30)
+    os.close(descriptor)
+
+
+def _namespaces() -> dict[str, set[str]]:
+    """Every namespace of each kind that a process of this machine is in."""
+    found: dict[str, set[str]] = {"net": set(), "mnt": set(), "pid": set()}
+    for kind, known in found.items():
+        for link in Path("/proc").glob(f"[0-9]*/ns/{kind}"):
+            try:
+                known.add(os.readlink(link))  # noqa: PTH115
+            except OSError:
+                continue  # it ended meanwhile
+    return found
+
+
+@pytest.mark.parametrize("round_number", range(int(os.environ.get("AGENTENV_TEST_KILLS", "6"))))
+def test_kill_at_a_random_moment_leaves_nothing(tmp_path: Path, round_number: int) -> None:
+    choice = random.Random(round_number)
+    directory = tmp_path / f"owner{round_number}x{os.getpid()}"
+    directory.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen([sys.executable, "-c", OWNER, str(directory)], stdout=subprocess.PIPE, text=True, env=environment) as owner:
+        assert owner.stdout is not None
+        launcher = owner.stdout.readline().strip()
+        if not launcher:
+            pytest.skip("no namespaces here")
+        for _ in range(choice.randrange(4)):
+            owner.stdout.readline()
+        select.select([owner.stdout], [], [], choice.random() * 0.02)  # a moment within the next start
+        owner.send_signal(signal.SIGKILL)
+    _wait_for_end(int(launcher))
+    assert directory.name not in Path("/proc/self/mountinfo").read_text()
+    assert [name for name in CgroupTree.discover().names() if directory.name in name] == []
+    assert not [link for link in Path("/proc").glob("[0-9]*/cwd") if _points_into(link, directory)]
+
+
+def _points_into(link: Path, directory: Path) -> bool:
+    try:
+        return os.readlink(link).startswith(str(directory))  # noqa: PTH115
+    except OSError:
+        return False
+
+
+def test_no_namespace_is_left(tmp_path: Path) -> None:
+    directory = tmp_path / f"ownern{os.getpid()}"
+    directory.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen([sys.executable, "-c", OWNER, str(directory)], stdout=subprocess.PIPE, text=True, env=environment) as owner:
+        assert owner.stdout is not None
+        launcher = owner.stdout.readline().strip()
+        if not launcher:
+            pytest.skip("no namespaces here")
+        owner.stdout.readline()
+        children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+        owned = {kind: {os.readlink(f"/proc/{child}/ns/{kind}") for child in children} for kind in ("net", "mnt", "pid")}  # noqa: PTH115
+        owner.send_signal(signal.SIGKILL)
+    _wait_for_end(int(launcher))
+    assert owned["pid"]
+    left = _namespaces()
+    assert {kind: owned[kind] & left[kind] for kind in owned} == {"net": set(), "mnt": set(), "pid": set()}
