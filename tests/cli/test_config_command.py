@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import yaml
 
 Agentenv = Callable[..., subprocess.CompletedProcess[str]]
@@ -33,6 +34,20 @@ def test_a_bad_file_shows_every_mistake(agentenv: Agentenv, workplace: Path) -> 
     ]
     problems = json.loads(agentenv("config", "check", "c.yaml", "--json").stdout)["error"]["problems"]
     assert [(problem["line"], problem["key"]) for problem in problems] == [(2, "environment.nmae"), (3, "environment.network.ports")]
+
+
+def test_unknown_names_are_found_before_a_training_starts(agentenv: Agentenv, workplace: Path) -> None:
+    write(workplace, "environment:\n  name: basic_rl_enw\n  isolation: namespaces\ntraining: {algorithm: PPQ, max_steps: 1}\n")
+    pytest.importorskip("stable_baselines3")
+    lines = agentenv("config", "check", "c.yaml").stderr.splitlines()
+    assert [line.partition(": there is no")[0] for line in lines] == [
+        "Error: c.yaml:2: environment.name",
+        "c.yaml:3: environment.isolation",
+        "c.yaml:4: training.algorithm",
+    ]
+    assert "basic_rl_env" in lines[0]
+    assert "Did you mean namespace?" in lines[1]
+    assert "PPO" in lines[2]
 
 
 def test_show_gives_the_full_meaning(agentenv: Agentenv, workplace: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentenv.config import Config, InvalidConfig, MachineFacts, ScheduleConfig, load, loads
-from agentenv.errors import ConfigError
+from agentenv.errors import ConfigError, NotFound
 
 MACHINE = MachineFacts(cores=4, memory=16 * 10**9)
 
@@ -276,6 +276,20 @@ def test_warm_up_is_steps_or_a_fraction() -> None:
         return ScheduleConfig(schedule="linear", initial=0.1, warmup=warmup).warmup_steps(1000)
 
     assert [steps(0), steps(50), steps(0.1), steps(5000)] == [0, 50, 100, 1000]
+
+
+def test_names_are_looked_up_where_they_are_registered(tmp_path: Path) -> None:
+    def known(name: str) -> None:
+        if name != "PPO":
+            raise NotFound(f"there is no algorithm {name!r}.", remedy="Did you mean PPO?")
+
+    file = tmp_path / "c.yaml"
+    file.write_text("training:\n  max_steps: 1\n  algorithm: PPP\n")
+    with pytest.raises(InvalidConfig) as caught:
+        load(file, lookups={("training", "algorithm"): known})
+    assert str(caught.value) == f"{file}:3: training.algorithm: there is no algorithm 'PPP'. Did you mean PPO?"
+    assert load({"training": {"algorithm": "PPO", "max_steps": 1}}, lookups={("training", "algorithm"): known}).training
+    assert load({}, lookups={("training", "algorithm"): known}).training is None
 
 
 sizes = st.integers(4 * 2**20, MACHINE.memory)

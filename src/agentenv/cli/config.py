@@ -18,9 +18,10 @@ ConfigFile = Annotated[Path, typer.Argument(help="A YAML file; docs/configuratio
 @app.command()
 def check(file: ConfigFile, as_json: JsonFlag = False) -> None:
     """Checks a file: every mistake with its line, its key and what would be right. Exit code 1 where there is one."""
+    from agentenv.cli.names import lookups
     from agentenv.config import load
 
-    config = load(file)
+    config = load(file, lookups=lookups())
     if as_json:
         print_json({"ok": True, "file": str(file), "digest": config.digest()})
     else:

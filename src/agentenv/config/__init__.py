@@ -4,7 +4,7 @@ The room holds the models (`Config` and its sections), the reader that knows eac
 """
 
 from agentenv.config.checks import MachineFacts
-from agentenv.config.loading import load, loads
+from agentenv.config.loading import Lookups, load, loads
 from agentenv.config.models import (
     Config,
     DistributedConfig,
@@ -25,6 +25,7 @@ __all__ = [
     "DistributedConfig",
     "EnvironmentConfig",
     "InvalidConfig",
+    "Lookups",
     "MachineFacts",
     "NetworkConfig",
     "NodeConfig",

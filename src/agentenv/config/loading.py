@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
@@ -12,39 +13,62 @@ from pydantic import ValidationError
 from agentenv.config.checks import MachineFacts, Surroundings
 from agentenv.config.explain import explain
 from agentenv.config.models import Config, TrainingConfig
-from agentenv.config.problems import invalid
+from agentenv.config.problems import Key, Problem, invalid
 from agentenv.config.source import Source, read_file, read_text
-from agentenv.errors import ConfigError
+from agentenv.errors import ConfigError, NotFound
+
+Lookups = Mapping[Key, Callable[[Any], object]]
+"""For keys whose values are names that a registry above this room knows: what looks a name up and raises `NotFound` for an unknown one."""
+
+_NO_LOOKUPS: Lookups = MappingProxyType({})
 
 
-def load(source: str | Path | Mapping[str, Any] | Config, *, machine: MachineFacts | None = None) -> Config:
+def load(source: str | Path | Mapping[str, Any] | Config, *, machine: MachineFacts | None = None, lookups: Lookups = _NO_LOOKUPS) -> Config:
     """The configuration in a YAML file (`source` is its path) or a mapping of the same shape.
 
     Relative paths in it are taken from the file's folder (a mapping's: from the working directory) and made absolute. Limits are compared
-    with `machine`, by default this one. Raises `InvalidConfig` (a `ConfigError`) with every problem: file, line, key, what would be right.
+    with `machine`, by default this one; names are looked up with `lookups`. Raises `InvalidConfig` (a `ConfigError`) with every problem:
+    file, line, key, what would be right.
     """
     if isinstance(source, Config):
         return source
     if isinstance(source, Mapping):
-        return _checked(Source(source, Path.cwd()), machine)
-    return _checked(read_file(Path(source).expanduser()), machine)
+        return _checked(Source(source, Path.cwd()), machine, lookups)
+    return _checked(read_file(Path(source).expanduser()), machine, lookups)
 
 
 def loads(text: str, *, name: str = "<text>", folder: Path | None = None, machine: MachineFacts | None = None) -> Config:
     """The same for YAML text; `name` stands for the file in messages."""
-    return _checked(read_text(text, name=name, folder=folder or Path.cwd()), machine)
+    return _checked(read_text(text, name=name, folder=folder or Path.cwd()), machine, _NO_LOOKUPS)
 
 
-def _checked(source: Source, machine: MachineFacts | None) -> Config:
+def _checked(source: Source, machine: MachineFacts | None, lookups: Lookups) -> Config:
     surroundings = Surroundings(machine or MachineFacts.here(), source.folder)
     try:
         config = Config.model_validate(source.data, context=surroundings)
     except ValidationError as error:
-        located = (dataclasses.replace(problem, file=source.file, line=source.line(problem.key)) for problem in explain(error))
-        raise invalid(*source.problems, *located) from None
-    if source.problems:
-        raise invalid(*source.problems)
+        raise invalid(*source.problems, *_located(explain(error), source)) from None
+    problems = [*source.problems, *_located(_unknown_names(config, lookups), source)]
+    if problems:
+        raise invalid(*problems)
     return config
+
+
+def _located(problems: Iterable[Problem], source: Source) -> list[Problem]:
+    return [dataclasses.replace(problem, file=source.file, line=source.line(problem.key)) for problem in problems]
+
+
+def _unknown_names(config: Config, lookups: Lookups) -> Iterator[Problem]:
+    for key, look_up in lookups.items():
+        value: Any = config
+        for part in key:
+            value = getattr(value, str(part), None)
+        if value is None:
+            continue
+        try:
+            look_up(value)
+        except NotFound as error:
+            yield Problem(error.message, key=key, remedy=error.remedy)
 
 
 def replace_training(config: Config, changes: Mapping[str, object]) -> Config:
