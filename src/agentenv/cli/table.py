@@ -23,6 +23,7 @@ _MACHINE = "This machine"
 
 COMMANDS: dict[str, Entry] = {
     "shell": Entry("agentenv.cli.sandboxes:shell", "Opens a shell in a new sandbox, or in one that runs.", _SANDBOXES),
+    "create": Entry("agentenv.cli.create:create", "Starts a sandbox that stays until it is killed or its time is over.", _SANDBOXES),
     "exec": Entry("agentenv.cli.sandboxes:exec_app", "Runs a command in a sandbox.", _SANDBOXES),
     "ls": Entry("agentenv.cli.sandboxes:ls", "Lists the sandboxes that run.", _SANDBOXES),
     "fork": Entry("agentenv.cli.sandboxes:fork", "Starts sandboxes with the files that one has now.", _SANDBOXES),

@@ -32,13 +32,13 @@ def network(enabled: bool, ports: list[int] | None) -> dict[str, Any]:
     return {"enabled": enabled, "ports": ports or []}
 
 
-def environment(pairs: list[str] | None) -> dict[str, str]:
+def environment(pairs: list[str] | None, *, option: str = "--env") -> dict[str, str]:
     """NAME=VALUE pairs as a mapping. Raises `ConfigError`."""
     found: dict[str, str] = {}
     for pair in pairs or []:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise ConfigError(f"{pair!r} is no NAME=VALUE", key="--env")
+            raise ConfigError(f"{pair!r} is no NAME=VALUE", key=option)
         found[name] = value
     return found
 
