@@ -177,6 +177,16 @@ void connections_settle(struct agent *agent) {
     }
 }
 
+void connections_farewell(struct agent *agent) {
+    for (struct connection *connection = agent->connections; connection; connection = connection->next) {
+        flush(connection);
+        shutdown(connection->source.fd, SHUT_WR);
+        /* A socket that is closed with bytes unread resets the connection, and the host would lose what it was just sent. */
+        while (read(connection->source.fd, agent->scratch, sizeof agent->scratch) > 0)
+            ;
+    }
+}
+
 bool connections_busy(const struct agent *agent) {
     for (const struct connection *connection = agent->connections; connection; connection = connection->next)
         if (connection->waiting && connection->out.length < SEND_HIGH)

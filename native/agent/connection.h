@@ -49,6 +49,9 @@ void connection_fail(struct connection *connection);
 /* The end of a turn: lets waiting streams produce, sends, and takes down what broke. */
 void connections_settle(struct agent *agent);
 
+/* Before the agent ends: what was answered last still goes out, as far as the sockets take it. */
+void connections_farewell(struct agent *agent);
+
 /* Whether some stream could go on at once, so that the loop must not sleep. */
 bool connections_busy(const struct agent *agent);
 

@@ -100,18 +100,6 @@ void operation_stats(struct stream *stream, struct mp_value body) {
     stream_finish(stream, mark);
 }
 
-void operation_stop_all(struct stream *stream, struct mp_value body) {
-    (void)body;
-    signal_everybody(stream_agent(stream)->is_init, SIGSTOP);
-    stream_done(stream);
-}
-
-void operation_continue_all(struct stream *stream, struct mp_value body) {
-    (void)body;
-    signal_everybody(stream_agent(stream)->is_init, SIGCONT);
-    stream_done(stream);
-}
-
 /* Exchanges the string when the request has one; false when the stream was answered with an error. */
 static bool take_replacement(struct stream *stream, struct mp_value body, const char *key, char **setting) {
     char *text;
@@ -172,8 +160,15 @@ static void grace_over(struct timer *timer) {
     agent->loop.stopped = true;
 }
 
+static bool all_told(const struct agent *agent) {
+    for (size_t i = 0; i < PROCESS_BUCKETS; i++)
+        if (agent->processes[i])
+            return false;
+    return true;
+}
+
 void machine_check_empty(struct agent *agent) {
-    if (agent->shutting_down && waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD)
+    if (agent->shutting_down && all_told(agent) && waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD)
         agent->loop.stopped = true;
 }
 
@@ -186,7 +181,6 @@ void machine_shut_down(struct agent *agent, double grace) {
     /* A stopped process hears SIGTERM only when it goes on. */
     signal_everybody(agent->is_init, SIGCONT);
     loop_arm(&agent->loop, &agent->grace, grace);
-    machine_check_empty(agent);
 }
 
 void operation_shutdown(struct stream *stream, struct mp_value body) {

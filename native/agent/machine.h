@@ -15,7 +15,7 @@ void operation_shutdown(struct stream *stream, struct mp_value body);
 /* SIGTERM to everybody; when all are gone, or after `grace` seconds and SIGKILL, the loop stops. */
 void machine_shut_down(struct agent *agent, double grace);
 
-/* To be called when children were collected: ends a shutdown that has nobody left to wait for. */
+/* Ends a shutdown that has nobody left to wait for: every child collected, every result told. */
 void machine_check_empty(struct agent *agent);
 
 #endif

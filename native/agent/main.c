@@ -31,7 +31,6 @@ static void signalled(struct source *source, uint32_t events) {
         if (info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT)
             machine_shut_down(agent, SIGTERM_GRACE);
     processes_reap(agent);
-    machine_check_empty(agent);
 }
 
 static void accept_connections(struct source *source, uint32_t events) {
@@ -150,11 +149,11 @@ int main(int count, char **arguments) {
     }
     while (!agent.loop.stopped) {
         connections_settle(&agent);
+        machine_check_empty(&agent);
         if (!agent.loop.stopped)
             loop_turn(&agent.loop, connections_busy(&agent));
     }
-    /* What was answered last (to `shutdown`, say) still goes out as far as the sockets take it. */
-    connections_settle(&agent);
+    connections_farewell(&agent);
     signal_everybody(agent.is_init, SIGKILL);
     return EXIT_SUCCESS;
 }

@@ -87,24 +87,47 @@ static bool join_family(const struct proc_stat *stat, void *context) {
     return true;
 }
 
-static void signal_descendants(int signal) {
-    struct family family = {.capacity = TREE_MOST, .grew = true};
-    family.members = malloc(family.capacity * sizeof *family.members);
+static struct family gather_family(void) {
+    struct family family = {.members = malloc(TREE_MOST * sizeof(pid_t)), .capacity = TREE_MOST, .grew = true};
     if (!family.members)
-        return;
+        return (struct family){0};
     family.members[family.count++] = getpid();
     while (family.grew) {
         family.grew = false;
         procfs_each(join_family, &family);
     }
+    return family;
+}
+
+void signal_everybody(bool is_init, int signal) {
+    if (is_init) {
+        kill(-1, signal);
+        return;
+    }
+    struct family family = gather_family();
     for (size_t i = 1; i < family.count; i++)
         kill(family.members[i], signal);
     free(family.members);
 }
 
-void signal_everybody(bool is_init, int signal) {
-    if (is_init)
-        kill(-1, signal);
-    else
-        signal_descendants(signal);
+struct census {
+    const struct family *family; /* NULL: everybody counts */
+    bool running;
+};
+
+static bool look_for_running(const struct proc_stat *stat, void *context) {
+    struct census *census = context;
+    bool counts = stat->pid != getpid() && (!census->family || is_member(census->family, stat->pid));
+    census->running |= counts && !strchr("TtZX", stat->state);
+    return !census->running;
+}
+
+bool everybody_stopped(bool is_init) {
+    struct family family = {0};
+    if (!is_init)
+        family = gather_family();
+    struct census census = {.family = is_init ? NULL : &family};
+    procfs_each(look_for_running, &census);
+    free(family.members);
+    return !census.running;
 }

@@ -21,4 +21,7 @@ void kill_session(pid_t leader);
 /* Signals every process but the agent itself: all of the machine when the agent is PID 1, else its descendants. */
 void signal_everybody(bool is_init, int signal);
 
+/* Whether of those nobody runs any more: each is stopped or dead. */
+bool everybody_stopped(bool is_init);
+
 #endif

@@ -77,7 +77,10 @@ class Client:
         """Waits for bytes and sorts the frames in them to their streams."""
         if not select.select([self.socket], [], [], patience)[0]:
             raise TimeoutError("no frame came from the agent")
-        chunk, descriptors, _, _ = socket.recv_fds(self.socket, 1 << 20, 4)
+        try:
+            chunk, descriptors, _, _ = socket.recv_fds(self.socket, 1 << 20, 4)
+        except ConnectionResetError:  # closed while something was on its way there
+            raise ConnectionClosed from None
         self.descriptors.extend(descriptors)
         if not chunk:
             raise ConnectionClosed

@@ -74,7 +74,7 @@ MALFORMED = {
 def test_a_broken_protocol_closes_the_connection(listening: Listening, name: str) -> None:
     client = listening.connect()
     client.socket.sendall(MALFORMED[name])
-    with pytest.raises((ConnectionClosed, ConnectionResetError)):
+    with pytest.raises(ConnectionClosed):
         while True:
             client.pump()
     client.close()
@@ -87,7 +87,7 @@ def test_more_than_the_credit_closes_the_connection(listening: Listening) -> Non
     pid = client.event(stream)["pid"]
     for _ in range(6):  # 64 KiB are in the pipe, the rest is kept
         client.send(stream, DATA, bytes(65_536))
-    with pytest.raises((ConnectionClosed, ConnectionResetError)):
+    with pytest.raises(ConnectionClosed):
         while True:
             client.pump()
     client.close()
