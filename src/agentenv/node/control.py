@@ -47,13 +47,16 @@ class Answer(msgspec.Struct, frozen=True):
     fault: Fault | None = None
 
 
-async def _fork(sandbox: NodeSandbox, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+class Child(msgspec.Struct, frozen=True):
+    """One outcome of a fork: the id of a child, or why it did not start."""
+
+    id: str | None = None
+    fault: Fault | None = None
+
+
+async def _fork(sandbox: NodeSandbox, arguments: Mapping[str, Any]) -> list[Child]:
     children = await sandbox.fork(arguments["count"])
-    return [{"fault": describe(child)} if isinstance(child, AgentEnvError) else {"id": child.id} for child in children]
-
-
-async def _set_lifetime(sandbox: NodeSandbox, arguments: Mapping[str, Any]) -> None:
-    sandbox.set_lifetime(arguments["seconds"])
+    return [Child(fault=describe(child)) if isinstance(child, AgentEnvError) else Child(id=child.id) for child in children]
 
 
 CALLS: Mapping[str, Callable[[NodeSandbox, Mapping[str, Any]], Awaitable[Any]]] = {
@@ -67,7 +70,7 @@ CALLS: Mapping[str, Callable[[NodeSandbox, Mapping[str, Any]], Awaitable[Any]]] 
     "oom_kills": lambda sandbox, _: sandbox.machine.oom_kills(),
     "process_limit_hits": lambda sandbox, _: sandbox.machine.process_limit_hits(),
     "fork": _fork,
-    "set_lifetime": _set_lifetime,
+    "set_lifetime": lambda sandbox, arguments: sandbox.set_lifetime(arguments["seconds"]),
 }
 
 

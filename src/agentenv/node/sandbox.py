@@ -163,7 +163,7 @@ class NodeSandbox:
             self._ports = PortForward()
         return LOOPBACK, await self._ports.forward(port, self._dial)
 
-    def set_lifetime(self, seconds: float | None) -> None:
+    async def set_lifetime(self, seconds: float | None) -> None:
         """It ends `seconds` from now, whatever was granted before; None is without end."""
         self.require_alive()
         self._lifetime.set(seconds)

@@ -6,11 +6,15 @@ import asyncio
 import os
 import socket
 from collections.abc import Sequence
-from typing import NoReturn
+from pathlib import Path
+from typing import Any
 
-from agentenv.errors import AgentEnvError, CapabilityError, InvalidState, NotFound, SandboxDied, Stage
+import msgspec
+
+from agentenv.errors import AgentEnvError, InvalidState, NotFound, SandboxDied, Stage
 from agentenv.isolation.contract import Exit, OomKill, Resources, Usage
 from agentenv.node import Node, SandboxRecord, SandboxRequest
+from agentenv.node.control import Child, ask, restored
 from agentenv.node.snapshots import Snapshot
 from agentenv.sandbox.host import Host
 
@@ -32,7 +36,7 @@ def find_record(node: Node, sandbox_id: str) -> SandboxRecord | None:
 
 
 class AttachedMachine:
-    """The agent of a sandbox of another process. What only its owner can see of it is not seen here."""
+    """The agent of a sandbox of another process; what only its owner can see of it, the owner is asked for."""
 
     passes_descriptors = True
 
@@ -55,10 +59,10 @@ class AttachedMachine:
         return connection
 
     async def oom_kills(self) -> tuple[OomKill, ...]:
-        return ()
+        return msgspec.convert(await ask(owner_of(self._record), "oom_kills", self._record.id), tuple[OomKill, ...])
 
     async def process_limit_hits(self) -> int:
-        return 0
+        return msgspec.convert(await ask(owner_of(self._record), "process_limit_hits", self._record.id), int)
 
 
 class AttachedHost:
@@ -113,37 +117,42 @@ class AttachedHost:
         return Exit(None, None, f"its owner, process {self._record.owner_pid}, ended it")
 
     async def host_port(self, port: int) -> tuple[str, int]:
-        self._owner_only("publish a port")
+        return msgspec.convert(await self._ask("host_port", port=port), tuple[str, int])
 
     async def pause(self) -> None:
-        self._owner_only("pause it")
+        await self._ask("pause")
 
     async def resume(self) -> None:
-        self._owner_only("resume it")
+        await self._ask("resume")
 
     async def resize(self, resources: Resources) -> None:
-        self._owner_only("resize it")
+        await self._ask("resize", resources=msgspec.to_builtins(resources))
 
     async def usage(self) -> Usage:
-        self._owner_only("see its usage")
+        return msgspec.convert(await self._ask("usage"), Usage)
 
-    def set_lifetime(self, seconds: float | None) -> None:
-        self._owner_only("set its lifetime")
+    async def set_lifetime(self, seconds: float | None) -> None:
+        await self._ask("set_lifetime", seconds=seconds)
 
     async def snapshot(self, name: str | None = None) -> Snapshot:
-        self._owner_only("take a snapshot")
+        return msgspec.convert(await self._ask("snapshot", name=name), Snapshot)
 
     async def rollback(self, name_or_id: str) -> None:
-        self._owner_only("roll it back")
+        await self._ask("rollback", snapshot=name_or_id)
 
     async def fork(self, count: int) -> Sequence[Host | AgentEnvError]:
-        self._owner_only("fork it")
+        outcomes = msgspec.convert(await self._ask("fork", count=count), list[Child])
+        return [restored(one.fault) if one.fault is not None else attach(self._node, one.id or "") for one in outcomes]
 
-    def _owner_only(self, what: str) -> NoReturn:
-        raise CapabilityError(
-            f"sandbox {self.id} belongs to process {self._record.owner_pid}; only that one can {what}.",
-            remedy="Do it there, through the handle that `create` returned.",
-        )
+    async def _ask(self, call: str, **arguments: object) -> Any:
+        """Has the owner do what only it can."""
+        self.require_alive()
+        return await ask(owner_of(self._record), call, self.id, **arguments)
+
+
+def owner_of(record: SandboxRecord) -> Path:
+    """The directory of the process that owns a sandbox."""
+    return record.directory.parent
 
 
 async def _process_end(pid: int) -> None:

@@ -89,8 +89,8 @@ class AsyncSandbox:
     async def connect(cls, sandbox_id: str, *, node: Node | None = None) -> AsyncSandbox:
         """A handle on a sandbox that runs already, also one of another process of this user. Raises `NotFound`.
 
-        Commands, files, terminals and ports work from any process; what changes the machine itself (pause, resize, snapshot, …) only from
-        the one that owns it.
+        What changes the machine itself (pause, resize, snapshot, fork, …) is done by the process that owns it, which is asked; the children
+        of a fork belong to that process too.
         """
         owner = node or await default_node()
         return cls(await asyncio.to_thread(attach, owner, sandbox_id), owner)
@@ -227,7 +227,7 @@ class AsyncSandbox:
 
     async def set_timeout(self, timeout: float | None) -> None:
         """It ends `timeout` seconds from now, whatever was granted before; None is without end."""
-        self._host.set_lifetime(timeout)
+        await self._host.set_lifetime(timeout)
 
     async def is_running(self) -> bool:
         """Whether it is neither dead nor paused."""

@@ -6,7 +6,9 @@ command. Each command is followed by a random word; bash reads it only when the 
 status, to copies of the
 original outputs that the commands do not see either: neither `exec >file` nor a command that prints its own source can confuse it.
 
-An interrupt (SIGINT to the process group) ends a command and keeps the shell: the trap leaves every function and the sourced text.
+An interrupt (SIGINT to the process group) ends a command and keeps the shell: its trap returns from the innermost function, and
+sets a DEBUG
+trap that has every function around that one, and at last the sourced text, return before their next command (bash(1), `extdebug`).
 """
 
 from __future__ import annotations
@@ -26,8 +28,10 @@ from agentenv.sandbox.markers import MarkerFinder
 BOOT = r"""
 exec 60<&0 61>&1 62>&2 </dev/null
 shopt -s expand_aliases
-trap '((${#FUNCNAME[@]})) && { builtin kill -s INT "$$"; return 130; }' INT
 __agentenv_status() { return "$__agentenv_code"; }
+__agentenv_two() { return 2; }
+__agentenv_unwind='if ((${#BASH_SOURCE[@]})); then __agentenv_two; else trap - DEBUG; shopt -u extdebug; fi'
+trap '((${#BASH_SOURCE[@]})) && { trap -- "$__agentenv_unwind" DEBUG; shopt -s extdebug; return 130; }' INT
 __agentenv_code=0 __agentenv_trace=
 while TMOUT= IFS= builtin read -r -d '' -u 60 __agentenv_text; do
 __agentenv_status

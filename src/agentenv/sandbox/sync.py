@@ -522,8 +522,8 @@ class Sandbox:
     def connect(cls, sandbox_id: str) -> Sandbox:
         """A handle on a sandbox that runs already, also one of another process of this user. Raises `NotFound`.
 
-        Commands, files, terminals and ports work from any process; what changes the machine itself (pause, resize, snapshot, …) only from
-        the one that owns it.
+        What changes the machine itself (pause, resize, snapshot, fork, …) is done by the process that owns it, which is asked; the children
+        of a fork belong to that process too.
         """
         loop = runtime().background
         return cast("Sandbox", _lift(loop.run(AsyncSandbox.connect(sandbox_id)), loop))
