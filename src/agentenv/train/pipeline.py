@@ -80,7 +80,8 @@ class _Session:
         self.stop = stack.enter_context(StopRequest(self._announce_stop))
         self.envs = self._open(job.training.num_envs)
         self.built: Built = build(chosen, job.training, self.envs, job.seed)
-        self.eval_envs = self._open(min(job.training.eval_episodes, job.training.num_envs))
+        # Half as many as train are soon done with an evaluation, and cost half as much to keep.
+        self.eval_envs = self._open(min(job.training.eval_episodes, max(job.training.num_envs // 2, 1)))
         self.model = self.built.model
         folder = str(writer.run.tensorboard)
         logger = Logger(folder, [TensorBoardOutputFormat(folder)])
