@@ -112,17 +112,17 @@ CONNECTED = encode(1, Kind.EVENT, {"event": "connected"})
 
 @pytest.mark.parametrize("count", [0, 2])
 def test_any_other_number_of_descriptors_is_refused_and_none_leaks(count: int) -> None:
-    with open(os.devnull) as null:
-        before = set(os.listdir("/proc/self/fd"))
+    with Path(os.devnull).open() as null:
+        before = set(Path("/proc/self/fd").iterdir())
         stream = answer_with(CONNECTED, descriptors=(null.fileno(),) * count)
         with pytest.raises(ProtocolError, match=f"{count} descriptors"):
             dial(stream, 80, pass_descriptor=True)
         assert stream.fileno() == -1
-        assert len(set(os.listdir("/proc/self/fd")) - before) <= 1
+        assert len(set(Path("/proc/self/fd").iterdir()) - before) <= 1
 
 
 def test_a_descriptor_that_is_no_socket_is_refused() -> None:
-    with open(os.devnull) as null, pytest.raises(ProtocolError, match="no socket"):
+    with Path(os.devnull).open() as null, pytest.raises(ProtocolError, match="no socket"):
         dial(answer_with(CONNECTED, descriptors=(null.fileno(),)), 80, pass_descriptor=True)
 
 

@@ -1,0 +1,109 @@
+"""A sandbox without walls: a real agent as a child process, and a host around it that does what can be done without a node."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.guest.local_agent import LocalAgent
+
+from agentenv.errors import AgentEnvError, CapabilityError, InvalidState, SandboxDied, Stage
+from agentenv.isolation.contract import Exit, OomKill, Resources, Usage
+from agentenv.node import SandboxRequest
+from agentenv.node.snapshots import Snapshot
+from agentenv.sandbox.host import Host
+
+
+class LocalMachine(LocalAgent):
+    """The agent, with the evidence that a test wants the kernel to have."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.kills: tuple[OomKill, ...] = ()
+        self.refusals = 0
+
+    async def oom_kills(self) -> tuple[OomKill, ...]:
+        return self.kills
+
+    async def process_limit_hits(self) -> int:
+        return self.refusals
+
+
+class LocalHost:
+    """Plays `agentenv.node.NodeSandbox`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.id = "local"
+        self.generation = 1
+        self.state = "running"
+        self.request = SandboxRequest(resources=Resources(memory=64 << 20, storage=1 << 20, pids=10))
+        self.timings = (Stage("spawn", 0.0),)
+        self.failure: AgentEnvError | None = None
+        self.storage_used = 0
+        self.machine = self._start()
+
+    def _start(self) -> LocalMachine:
+        place = self._directory / str(self.generation)
+        place.mkdir()
+        return LocalMachine(place)
+
+    def require_alive(self) -> None:
+        if self.state == "dead":
+            raise self.failure or InvalidState(f"sandbox {self.id} is gone.")
+
+    async def pause(self) -> None:
+        self.machine.process.send_signal(signal.SIGSTOP)
+        self.state = "paused"
+
+    async def resume(self) -> None:
+        self.machine.process.send_signal(signal.SIGCONT)
+        self.state = "running"
+
+    async def resize(self, resources: Resources) -> None:
+        raise CapabilityError("there are no limits here.")
+
+    async def usage(self) -> Usage:
+        return Usage(storage=self.storage_used)
+
+    def set_lifetime(self, seconds: float | None) -> None:
+        raise CapabilityError("there is no lifetime here.")
+
+    async def host_port(self, port: int) -> tuple[str, int]:
+        return "127.0.0.1", port
+
+    async def snapshot(self, name: str | None = None) -> Snapshot:
+        raise CapabilityError("there are no snapshots here.")
+
+    async def rollback(self, name_or_id: str) -> None:
+        """A new generation, with the files as they are."""
+        old, self.generation = self.machine, self.generation + 1
+        self.machine = self._start()
+        old.kill()
+
+    async def fork(self, count: int) -> Sequence[Host | AgentEnvError]:
+        raise CapabilityError("there are no forks here.")
+
+    async def kill(self) -> Exit:
+        if self.state != "dead":
+            self.state = "dead"
+            self.machine.kill()
+        return Exit(None, signal.SIGKILL, "it was killed")
+
+    async def wait(self) -> Exit:
+        ended = asyncio.Event()
+        descriptor = os.pidfd_open(self.machine.process.pid)
+        asyncio.get_running_loop().add_reader(descriptor, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            asyncio.get_running_loop().remove_reader(descriptor)
+            os.close(descriptor)
+        status = self.machine.process.wait()
+        if self.state != "dead":
+            self.state = "dead"
+            self.failure = SandboxDied(self.id, f"its agent was ended by signal {-status}", evidence={"oom_kills": self.machine.kills})
+        return Exit(None, -status, "dead")
