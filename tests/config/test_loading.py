@@ -199,6 +199,13 @@ def test_what_is_no_configuration_at_all(text: str, expected: str) -> None:
     assert expected in problems(text)[0]
 
 
+def test_aliases_may_not_stand_for_billions_of_values() -> None:
+    rows = ["    a0: &a0 [x, x, x, x, x, x, x, x, x, x]"] + [f"    a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
+    (problem,) = problems("environment:\n  options:\n" + "\n".join(rows))
+    assert "its aliases written out" in problem
+    assert loads("environment: {options: {a: &a [1, 2], b: *a}}", machine=MACHINE).environment.options == {"a": [1, 2], "b": [1, 2]}
+
+
 def test_scalars_follow_yaml_1_2() -> None:
     config = loads(
         in_environment("options: {a: 1e3, b: 3e-4, c: no, d: 1:30, e: 1_000, f: 0o17, g: 0x1F, h: 2020-01-01, i: ~, j: 010}"),

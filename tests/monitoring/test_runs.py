@@ -47,6 +47,24 @@ def test_without_any_run_there_is_a_hint() -> None:
     assert "agentenv train" in metrics["hint"]
 
 
+SAMPLE = """
+from agentenv.monitoring import TrainingMonitor
+monitor = TrainingMonitor()
+metrics = monitor.get_metrics()
+print(f"Current training metrics: {metrics}")
+"""
+
+
+def test_four_lines_in_any_program() -> None:
+    def printed() -> str:
+        return subprocess.run([sys.executable, "-c", SAMPLE], capture_output=True, text=True, timeout=60, check=True).stdout
+
+    assert printed().startswith("Current training metrics: {'status': 'no run'")
+    with trainer() as (_, run):
+        assert f"'run': '{run.id}'" in printed()
+        assert "'status': 'live'" in printed()
+
+
 def test_a_live_run_of_another_process() -> None:
     with trainer() as (process, run):
         metrics = TrainingMonitor().get_metrics()

@@ -19,6 +19,8 @@ from agentenv.config.problems import Key, Problem, invalid
 from agentenv.naming import near
 
 _LARGEST_FILE = 1_000_000
+_MOST_VALUES = 1_000_000
+"""With aliases written out: a few lines of them can stand for billions of values."""
 
 
 class _CoreLoader(yaml.SafeLoader):
@@ -97,6 +99,8 @@ def read_text(text: str, *, name: str, folder: Path) -> Source:
         problems = list(_structure_problems(node, name))
         if any(problem.fatal for problem in problems):
             raise invalid(*problems)
+        if (count := _written_out(node, {})) > _MOST_VALUES:
+            raise invalid(Problem(f"stands for {count} values, its aliases written out.", file=name, remedy="Use fewer aliases."))
         data = loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         raise invalid(_syntax_problem(error, name)) from error
@@ -148,6 +152,15 @@ def _structure_problems(root: yaml.Node, name: str) -> Iterator[Problem]:
                 yield from walk(value, (*key, str(key_node.value) if isinstance(key_node, yaml.ScalarNode) else "?"), inside)
 
     yield from walk(root, (), ())
+
+
+def _written_out(node: yaml.Node, known: dict[int, int]) -> int:
+    """How many values `node` stands for; `known` holds those of nodes that were counted before."""
+    if id(node) not in known:
+        parts = node.value if isinstance(node, yaml.CollectionNode) else []
+        children = [child for part in parts for child in (part if isinstance(part, tuple) else (part,))]
+        known[id(node)] = 1 + sum(_written_out(child, known) for child in children)
+    return known[id(node)]
 
 
 def _key_problems(node: yaml.MappingNode, key: Key, name: str) -> Iterator[Problem]:
