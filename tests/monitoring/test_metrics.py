@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -33,13 +34,17 @@ def test_what_a_node_tells_becomes_metrics() -> None:
     metrics = Metrics(CollectorRegistry())
     sink = MetricsSink(metrics)
     for name in "abc":
-        sink.emit("sandbox.created", id=name, backend="namespace", image="host", stages={"launch": 0.002, "agent": 0.001})
+        sink.emit(
+            "sandbox.created", id=name, backend="namespace", image="host", stages={"launch": 0.002, "launch.root": 0.001, "agent": 0.001}
+        )
     sink.emit("sandbox.start_failed", id="d", error="no")
     sink.emit("sandbox.paused", id="a", generation=1)
     sink.emit("sandbox.ended", id="b", reason="it was killed")
     sink.emit("sandbox.died", id="c", reason="out of memory")
     sink.emit("sandbox.paused", id="unknown")
     sink.emit("something.else", id="a")
+    sink.emit("node.opened", owner="o", home="/x", reconciled=["dead1", "dead2"])
+    assert sample(metrics, "agentenv_node_reconciled_total", node=socket.gethostname(), kind="owner") == 2
     assert sample(metrics, "agentenv_sandboxes_started_total", backend="namespace") == 3
     assert sample(metrics, "agentenv_sandbox_start_failures_total") == 1
     assert sample(metrics, "agentenv_sandboxes_live", backend="namespace", state="paused") == 1
@@ -109,6 +114,12 @@ def test_stages_keep_their_order_and_a_window() -> None:
     assert [stage.name for stage in summary] == ["b", "a", "total"]
     assert (summary[0].count, summary[0].total, summary[0].p50, summary[0].longest) == (10, 20, 14.0, 19.0)
     assert StageTimings().summary() == ()
+
+
+def test_a_part_of_a_stage_does_not_count_twice() -> None:
+    timings = StageTimings()
+    timings.record([Stage("launch", 2.0), Stage("launch.root", 1.5), Stage("agent", 0.5)])
+    assert {stage.name: stage.p50 for stage in timings.summary()} == {"launch": 2.0, "launch.root": 1.5, "agent": 0.5, "total": 2.5}
 
 
 @given(st.lists(st.floats(0, 100), min_size=1), st.floats(0.01, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, deque
 from typing import Any
@@ -16,8 +17,10 @@ from rich.text import Text
 from agentenv.cli.machine_metrics import sandboxes_here
 from agentenv.cli.plot import plot
 from agentenv.monitoring.lines import LineFollower
+from agentenv.monitoring.machine_log import machine_log_file
 from agentenv.monitoring.run_dir import RunDirectory, RunStatus
 from agentenv.monitoring.training_monitor import summarise
+from agentenv.paths import state_home
 from agentenv.units import format_duration
 
 _EVENTS_SHOWN = 6
@@ -41,6 +44,7 @@ class RunView:
         self.sandboxes: Counter[str] = Counter()
         self._metrics = LineFollower(run.metrics_file)
         self._events = LineFollower(run.events_file)
+        self._machine = LineFollower(machine_log_file(state_home()))
         self.refresh()
 
     def refresh(self) -> None:
@@ -53,9 +57,17 @@ class RunView:
         if len(self.returns) > _POINTS_KEPT:
             # The plot has far fewer columns than that.
             self.returns = [*self.returns[: -1 : len(self.returns) // _POINTS_KEPT + 1], self.returns[-1]]
-        self.recent.extend(self._events.poll())
         pid = self.status.pid if self.status.live else None
+        news = [*self._events.poll(), *(event for event in self._machine.poll() if self._is_of_run(event))]
+        self.recent.extend(sorted(news, key=lambda event: event.get("time", 0.0)))
         self.sandboxes = Counter(record.state for record in sandboxes_here(pid)) if pid is not None else Counter()
+
+    def _is_of_run(self, event: dict[str, Any]) -> bool:
+        """Whether an event of the machine's log comes from this run's process, in this run's time."""
+        when = event.get("time")
+        if event.get("pid") != self.status.pid or not isinstance(when, float):
+            return False
+        return (self.status.started or 0.0) <= when <= (self.status.finished or math.inf)
 
     def render(self, width: int) -> RenderableType:
         """The whole view for a terminal of `width` columns."""
@@ -105,7 +117,7 @@ class RunView:
         for event in self.recent:
             when = event.get("time")
             clock = time.strftime("%H:%M:%S", time.localtime(when)) if _is_number(when) else ""
-            details = "  ".join(f"{name}={_value(value)}" for name, value in event.items() if name not in {"time", "event"})
+            details = "  ".join(f"{name}={_value(value)}" for name, value in event.items() if name not in {"time", "event", "pid"})
             table.add_row(Text(clock, style="dim"), Text(str(event.get("event", "")), style="bold"), Text(details[:200]))
         return Panel(table, title="events", title_align="left")
 

@@ -60,9 +60,7 @@ class MetricsSink:
         self._set(identifier, None)
 
     def _node_opened(self, _: str, fields: Mapping[str, Any]) -> None:
-        owners = fields.get("reconciled", 0)
-        if isinstance(owners, int) and owners:
-            self._metrics.node.reconciled.labels(socket.gethostname(), "owner").inc(owners)
+        self._metrics.node.reconciled.labels(socket.gethostname(), "owner").inc(len(fields.get("reconciled", ())))
 
     def _change(self, identifier: str, state: str) -> None:
         if identifier in self._alive:

@@ -29,6 +29,9 @@ class NullSink:
     def emit(self, event: str, **fields: object) -> None:
         """Nothing happens."""
 
+    def close(self) -> None:
+        """Nothing happens."""
+
 
 class FanOut:
     """Gives every event to each of `sinks`, in order."""
@@ -71,7 +74,7 @@ class JsonLinesSink:
         """Appends any record. Values that JSON has no form for are written as text, NaN and infinity as null."""
         line = self._encoder.encode(record) + b"\n"
         if len(line) > LARGEST_LINE:
-            kept = {name: record[name] for name in ("time", "event", "step") if name in record}
+            kept = {name: record[name] for name in ("time", "event", "step", "pid") if name in record}
             line = self._encoder.encode(kept | {"truncated_bytes": len(line)}) + b"\n"
         with self._lock:
             if self._descriptor is not None:
@@ -97,9 +100,9 @@ class JsonLinesSink:
         if self._torn:
             line = b"\n" + line
         try:
-            if self._size and self._size + len(line) > self._max_bytes:
-                self._rotate()
-            written = self._write(line)
+            self._make_room(len(line))
+            written = os.write(self._file(), line)
+            self._size += written
         except OSError:
             self.lost += 1
             return
@@ -110,11 +113,14 @@ class JsonLinesSink:
             self.lost = 0
             self._torn = False
 
-    def _write(self, line: bytes) -> int:
+    def _make_room(self, length: int) -> None:
+        """Turns the file where `length` more bytes do not fit."""
+        if self._size and self._size + length > self._max_bytes:
+            self._rotate()
+
+    def _file(self) -> int:
         assert self._descriptor is not None
-        written = os.write(self._descriptor, line)
-        self._size += written
-        return written
+        return self._descriptor
 
     def _open(self) -> None:
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -129,6 +135,10 @@ class JsonLinesSink:
                 older.replace(rotated(self.path, number))
         if not self._backups:
             self.path.unlink(missing_ok=True)
+        self._reopen()
+
+    def _reopen(self) -> None:
+        """Goes on with the file that has the name now."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from agentenv.errors import Stage
-from agentenv.monitoring.stages import StageTimings
+from agentenv.monitoring.stages import StageTimings, total_seconds
 
 START_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Upper bounds in seconds, from a namespace's start to a virtual machine's."""
@@ -54,7 +54,7 @@ class SandboxMetrics:
         self.started.labels(backend).inc()
         for stage in listed:
             self._stage.labels(backend, stage.name).observe(stage.seconds)
-        self._stage.labels(backend, "total").observe(sum(stage.seconds for stage in listed))
+        self._stage.labels(backend, "total").observe(total_seconds(listed))
         self.timings.record(listed)
 
     def record_usage(

@@ -37,7 +37,7 @@ class StageTimings:
         """Adds the stages of one start, and their sum as the stage "total"."""
         listed = list(stages)
         with self._lock:
-            for stage in [*listed, Stage("total", math.fsum(stage.seconds for stage in listed))]:
+            for stage in [*listed, Stage("total", total_seconds(listed))]:
                 self._kept.setdefault(stage.name, deque(maxlen=self._window)).append(stage.seconds)
                 self._totals[stage.name] = self._totals.get(stage.name, 0) + 1
 
@@ -48,6 +48,11 @@ class StageTimings:
             totals = dict(self._totals)
         names = sorted(kept, key=lambda name: name == "total")
         return tuple(_summarise(name, kept[name], totals[name]) for name in names)
+
+
+def total_seconds(stages: Iterable[Stage]) -> float:
+    """How long stages took together; a stage with a dot in its name ("launch.root") is a part of the one before the dot."""
+    return math.fsum(stage.seconds for stage in stages if "." not in stage.name)
 
 
 def _summarise(name: str, ordered: list[float], total: int) -> StageSummary:

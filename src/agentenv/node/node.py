@@ -11,7 +11,8 @@ from pathlib import Path
 from agentenv.errors import InvalidState, NotFound
 from agentenv.images import ImageStore
 from agentenv.isolation.contract import RootFilesystem
-from agentenv.monitoring import EventSink, NullSink
+from agentenv.monitoring import EventSink, JsonLinesSink, NullSink
+from agentenv.monitoring.machine_log import open_machine_log
 from agentenv.naming import near
 from agentenv.node.branching import Branching
 from agentenv.node.capacity import Capacity, check_disk
@@ -62,16 +63,20 @@ class Node:
         self._sandboxes: dict[str, NodeSandbox] = {}
         self._starting: set[asyncio.Future[None]] = set()
         self._closing: asyncio.Task[None] | None = None
+        self._log: JsonLinesSink | NullSink | None = None
 
     @classmethod
     async def open(cls, home: Path | None = None, *, events: EventSink | None = None, keeper: bool = False) -> Node:
         """A node in `home` (by default the AGENTENV_HOME of this user); frees what dead owners left there.
 
+        What happens goes to `events`, by default to the log that all nodes of this home share (`agentenv.monitoring.machine_log`).
         `keeper` says that this process exists for its sandboxes only. Raises `InfrastructureError` when the directory cannot be used.
         """
         place = await asyncio.to_thread(Home.open, home)
         owner = await asyncio.to_thread(Owner.register, place, keeper=keeper)
-        node = cls(place, owner, events or NullSink())
+        log = None if events else open_machine_log(place.path)
+        node = cls(place, owner, events or log or NullSink())
+        node._log = log
         await node._control.open(owner.directory)
         dead = await reconcile(place, owner.directory / "trash")
         node.events.emit("node.opened", owner=owner.id, home=str(place.path), reconciled=dead)
@@ -204,6 +209,8 @@ class Node:
         self._images.close()
         await asyncio.to_thread(self.owner.close)
         self.events.emit("node.closed", owner=self.owner.id)
+        if self._log is not None:
+            self._log.close()
         failures = [result for result in results if isinstance(result, BaseException)]
         if failures:
             raise failures[0]

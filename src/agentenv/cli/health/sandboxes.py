@@ -8,6 +8,7 @@ from dataclasses import asdict
 from agentenv.cli.health.check import Finding
 from agentenv.errors import AgentEnvError
 from agentenv.isolation.contract import Probe
+from agentenv.monitoring.stages import total_seconds
 from agentenv.paths import state_home
 from agentenv.units import format_duration
 
@@ -39,8 +40,8 @@ def environment() -> Finding:
     try:
         with Sandbox.create(timeout=120) as sandbox:
             result = sandbox.commands.run(f"echo {word}")
-            stages = {stage.name: stage.seconds for stage in sandbox.timings}
-            data: dict[str, object] = {"sandbox": sandbox.id, "stages": stages}
+            stages = tuple(sandbox.timings)
+            data: dict[str, object] = {"sandbox": sandbox.id, "stages": {stage.name: stage.seconds for stage in stages}}
     except AgentEnvError as error:
         return Finding("environment", "failed", error.message, remedy=error.remedy or "Look at the lines above for what is missing.")
     if result.exit_code != 0 or result.stdout.strip() != word:
@@ -49,7 +50,7 @@ def environment() -> Finding:
     if left := _remains(sandbox.id):
         summary = f"after its end there was still {', '.join(left)}"
         return Finding("environment", "failed", summary, remedy="Run the command again: a start cleans up.", data=data)
-    took = format_duration(sum(stages.values()))
+    took = format_duration(total_seconds(stages))
     return Finding("environment", "ok", f"started in {took}, ran a command, was removed", data=data)
 
 
