@@ -6,6 +6,7 @@ import queue
 import shlex
 import sys
 import threading
+from asyncio import CancelledError
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Any, Final
 from agentenv.envs.delivery import Delivered, deliver
 from agentenv.envs.guest import values
 from agentenv.envs.handle import RunningCommand, SandboxHandle
-from agentenv.errors import AgentEnvError, EnvironmentFault, EnvironmentTimeout, NotFound, SandboxDied
+from agentenv.errors import AgentEnvError, EnvironmentFault, EnvironmentTimeout, InvalidState, NotFound, SandboxDied
 
 SOCKET: Final = "/run/agentenv/environment.sock"
 STATE_FILE: Final = "/var/lib/agentenv/episode"
@@ -91,6 +92,8 @@ class EnvironmentProcess:
             self.outcome = running.wait(on_stdout=self._on_stdout, on_stderr=self._on_stderr)
         except AgentEnvError as problem:
             self.outcome = problem
+        except CancelledError:
+            self.outcome = InvalidState("this process is ending; its sandboxes are gone.")
         self.ended.set()
         self._news.put(None)
 

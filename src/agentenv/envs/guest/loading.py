@@ -40,7 +40,7 @@ def _gymnasium(name: str, arguments: dict[str, Any]) -> Any:
         raise LoadError(f"gymnasium:{name} needs gymnasium in the sandbox's Python ({sys.executable}); install it in the image") from None
     try:
         return gymnasium.make(name, **arguments)
-    except gymnasium.error.UnregisteredEnv as unknown:
+    except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as unknown:
         near = get_close_matches(name, gymnasium.registry, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"it knows {len(gymnasium.registry)} others."
         raise LoadError(f"gymnasium has no environment {name!r}; {hint} ({unknown})") from None
