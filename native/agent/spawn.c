@@ -78,6 +78,14 @@ static bool plug_descriptors(const struct spawn_request *request) {
     return dup2(request->in, STDIN_FILENO) >= 0 && dup2(request->out, STDOUT_FILENO) >= 0 && dup2(request->err, STDERR_FILENO) >= 0;
 }
 
+/* The agent ignores SIGPIPE, and what started the agent may ignore others (a launcher the terminal's Ctrl-C): a program that finds a signal
+ * ignored takes that for its parent's wish, and a shell then cannot even trap it. */
+static void default_signals(void) {
+    static const int ignored[] = {SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGCHLD};
+    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
+        signal(ignored[i], SIG_DFL);
+}
+
 static int child(void *argument) {
     const struct launch *launch = argument;
     const struct spawn_request *request = launch->request;
@@ -94,7 +102,7 @@ static int child(void *argument) {
         return give_up(launch, "cannot enter the working directory");
     sigset_t none;
     sigemptyset(&none);
-    signal(SIGPIPE, SIG_DFL);
+    default_signals();
     sigprocmask(SIG_SETMASK, &none, NULL);
     execute(request);
     return give_up(launch, "cannot execute");
