@@ -10,6 +10,7 @@ import errno
 import os
 import tarfile
 import zlib
+from collections import deque
 from collections.abc import Callable
 from lzma import LZMAError
 from pathlib import Path
@@ -55,20 +56,28 @@ def extract_archive(path: Path, target: Path, progress: Callable[[str, int, int]
         )
 
 
-class _Tail:
-    """Passes a stream on, and remembers whether its last block was one of zeros: how a complete archive ends."""
+class _Watched:
+    """Passes a stream on and keeps its last pieces, to see how the archive ends: `tarfile` takes any broken header for its end."""
 
     def __init__(self, stream: Readable, after_read: Callable[[], None]) -> None:
         self._stream = stream
         self._after_read = after_read
-        self.last = b""
+        self._pieces: deque[bytes] = deque(maxlen=2)
+        self._position = 0
 
     def read(self, size: int, /) -> bytes:
         data = self._stream.read(size)
         if data:
-            self.last = (self.last + data)[-TAR_BLOCK:] if len(data) < TAR_BLOCK else data[-TAR_BLOCK:]
+            self._pieces.append(data)
+            self._position += len(data)
         self._after_read()
         return data
+
+    def ends_at(self, offset: int) -> bool:
+        """Whether a block of zeros lies there, which only the end of an archive has in the place of a header."""
+        kept = b"".join(self._pieces)
+        start = offset - (self._position - len(kept))
+        return start >= 0 and kept[start : start + TAR_BLOCK] == bytes(TAR_BLOCK)
 
 
 class Layer:
@@ -84,14 +93,17 @@ class Layer:
         """Unpacks one uncompressed archive; raises `tarfile.TarError` when it is cut off, `CapabilityError` for what is refused."""
         self._made.clear()
         self._times.clear()
-        tail = _Tail(stream, after_read)
-        with tarfile.open(fileobj=tail, mode="r|", errorlevel=2) as archive:  # type: ignore[call-overload]
-            for member in archive:
+        watched = _Watched(stream, after_read)
+        with tarfile.open(fileobj=watched, mode="r|", errorlevel=2) as archive:  # type: ignore[call-overload]
+            while (member := archive.next()) is not None:
                 self._member(archive, member)
-        while tail.read(BLOCK):
+                # It would remember every member of an archive of any size.
+                archive.members.clear()
+            if not watched.ends_at(archive.offset):
+                raise tarfile.ReadError("its end is missing")
+        # The decompressor checks its sums at the end of its input.
+        while watched.read(BLOCK):
             continue
-        if tail.last != bytes(TAR_BLOCK):
-            raise tarfile.ReadError("its end is missing")
         for path, modified in sorted(self._times.items(), reverse=True):
             os.utime(path, (modified, modified), follow_symlinks=False)
 
@@ -161,9 +173,9 @@ class Layer:
 
     def _whiteout(self, parent: Path, name: str) -> None:
         """Hides what the archives before this one made; what this one made itself stays, as the specification demands."""
-        hidden = parent.iterdir() if name == OPAQUE else [parent / name.removeprefix(WHITEOUT)]
-        for path in list(hidden):
-            if path.name in ("", ".", "..") or path in self._made or not os.path.lexists(path):
+        hidden = [path.name for path in parent.iterdir()] if name == OPAQUE else [name.removeprefix(WHITEOUT)]
+        for path in [parent / one for one in hidden if one not in ("", ".", "..")]:
+            if path in self._made or not os.path.lexists(path):
                 continue
             if path.is_dir() and not path.is_symlink():
                 remove_tree(path)

@@ -10,7 +10,7 @@ import secrets
 import shutil
 import stat
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from agentenv.errors import InfrastructureError
@@ -102,21 +102,33 @@ def remove_tree(path: Path) -> None:
 
 
 def allocated_bytes(path: Path) -> int:
-    """Disk space that the tree at `path` takes, in bytes; files with several names count once, names that vanish meanwhile not at all."""
+    """Disk space that the tree at `path` takes, in bytes: holes do not count, and files with several names count once.
+
+    Names that vanish meanwhile are left out, each by itself, so that a busy writer hides nothing else; so is what lies in a directory
+    that this user may not read (one that a sandbox without root made for another of its users).
+    """
     total, seen = 0, set[tuple[int, int]]()
     pending = [os.fspath(path)]
     while pending:
-        try:
-            with os.scandir(pending.pop()) as entries:
-                for entry in entries:
-                    status = entry.stat(follow_symlinks=False)
-                    if stat.S_ISDIR(status.st_mode):
-                        pending.append(entry.path)
-                    elif status.st_nlink > 1:
-                        if (status.st_dev, status.st_ino) in seen:
-                            continue
-                        seen.add((status.st_dev, status.st_ino))
-                    total += status.st_blocks * 512
-        except FileNotFoundError:
-            continue
+        for entry, status in _entries(pending.pop()):
+            if stat.S_ISDIR(status.st_mode):
+                pending.append(entry)
+            elif status.st_nlink > 1:
+                if (status.st_dev, status.st_ino) in seen:
+                    continue
+                seen.add((status.st_dev, status.st_ino))
+            total += status.st_blocks * 512
     return total
+
+
+def _entries(directory: str) -> Iterator[tuple[str, os.stat_result]]:
+    try:
+        entries = os.scandir(directory)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    with entries:
+        for entry in entries:
+            try:
+                yield entry.path, entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue

@@ -20,6 +20,9 @@ WHOLE_STORES = (Path("/nix/store"), Path("/gnu/store"))
 PREFIX_PARTS = ("bin", "lib", "lib64", "include")
 """What of a prefix is shown when it is a home directory, so that nothing private comes along."""
 
+MOST_LINKS = 40
+"""Links that the kernel follows in one path (path_resolution(7))."""
+
 SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
@@ -129,12 +132,13 @@ def _add_prefix(layout: HostLayout, prefix: Path, homes: tuple[Path, ...]) -> No
 def _links_on_the_way(layout: HostLayout, path: Path) -> dict[Path, str]:
     """The symbolic links outside of the trees that one meets when one follows `path` from the root."""
     links: dict[Path, str] = {}
-    pending, here = list(path.parts[1:]), Path("/")
-    while pending and len(links) < 40:
+    pending, here, met = list(path.parts[1:]), Path("/"), 0
+    while pending and met < MOST_LINKS:
         part = pending.pop(0)
         here = here.parent if part == ".." else here / part
         if not here.is_symlink():
             continue
+        met += 1
         target = here.readlink()
         if not layout.covers(here):
             links[here] = str(target)

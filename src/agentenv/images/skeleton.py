@@ -105,11 +105,16 @@ def _fill_etc(source: Path, target: Path) -> None:
     for name in ETC_TREES:
         for path in _files_below(source / name):
             _copy_public(path, target / path.relative_to(source))
-    (target / "passwd").write_text("".join(f"{line}\n" for line in _accounts()))
-    (target / "group").write_text("".join(f"{line}\n" for line in _groups()))
-    (target / "hosts").write_text(HOSTS)
-    (target / "hostname").write_text("sandbox\n")
-    (target / "resolv.conf").write_text("")
+    made = {
+        "passwd": "".join(f"{line}\n" for line in _accounts()),
+        "group": "".join(f"{line}\n" for line in _groups()),
+        "hosts": HOSTS,
+        "hostname": "sandbox\n",
+        "resolv.conf": "",
+    }
+    for name, content in made.items():
+        (target / name).write_text(content)
+        (target / name).chmod(0o644)
 
 
 def _accounts() -> Iterator[str]:

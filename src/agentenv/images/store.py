@@ -153,7 +153,8 @@ def _make(building: Path, final: Path, reference: str, make: Callable[[Path], No
     remove_tree(partial)
     partial.mkdir()
     try:
-        (partial / "root").mkdir(mode=0o755)
+        (partial / "root").mkdir()
+        (partial / "root").chmod(0o755)
         make(partial / "root")
         write_durably(partial / "image.json", {"reference": reference, "size": allocated_bytes(partial / "root"), "created": time.time()})
         if reference != "host":
