@@ -21,6 +21,7 @@ enum {
     ARGUMENTS_MAX = 512,
     DESCRIPTORS_MAX = 4,
     CPUS_MAX = 1024,
+    MASKS_MAX = 16,
 };
 
 /* The descriptors that the agent is given; the owner writes these numbers into the agent's arguments. */
@@ -70,7 +71,8 @@ struct host {
     int filter; /* memfd with the seccomp program, -1: none */
     int stem; /* mount namespace that sandboxes' are copied from: an empty root with /dev and /sys ready */
     int self; /* pidfd of the daemon */
-    int devices; /* O_PATH of the stem's /dev: its `null` masks files */
+    const char *hidden[MASKS_MAX], *frozen[MASKS_MAX]; /* paths below /proc */
+    size_t hidden_count, frozen_count;
     size_t core_count;
     uint16_t cores[CPUS_MAX]; /* the cores that this daemon may use */
 };
@@ -101,6 +103,10 @@ int plain_mount(const char *type, const char *const options[][2], unsigned attri
 int tmpfs_mount(uint64_t bytes, const char *mode, unsigned attributes);
 int attach(int mount, const char *target);
 int bind_over(int directory, const char *source, const char *target, unsigned attributes);
+
+/* mask.c */
+void find_masks(struct host *host);
+const char *hide_kernel(const struct host *host);
 
 /* confine.c: each returns NULL or what failed, errno set. */
 const char *set_limits(void);

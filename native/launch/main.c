@@ -74,6 +74,7 @@ static const char *set_up(struct host *host, const struct options *options) {
     host->landlock = (int)syscall(NR_LANDLOCK_CREATE_RULESET, NULL, 0, 1);
     if (host->landlock < 0) host->landlock = 0;
     find_cores(host);
+    find_masks(host);
     host->agent = raise_descriptor(seal_file(options->agent, "agentenv-agent"));
     if (host->agent < 0) return "reading the agent";
     if (!is_privileged()) {

@@ -138,15 +138,8 @@ static bool show_limits(struct birth *birth) {
 }
 
 static bool mask_kernel(struct birth *birth) {
-    static const char *const hidden[] = {"/proc/kcore",        "/proc/keys",  "/proc/key-users",  "/proc/sysrq-trigger", "/proc/timer_list",
-                                         "/proc/kallsyms",     "/proc/kmsg",  "/proc/sched_debug", "/proc/latency_stats", "/proc/interrupts",
-                                         "/proc/vmallocinfo",  "/proc/config.gz", "/proc/cmdline"};
-    static const char *const frozen[] = {"/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi", "/proc/scsi"};
-    for (size_t i = 0; i < sizeof hidden / sizeof *hidden; i++)
-        if (bind_over(AT_FDCWD, "/dev/null", hidden[i], ATTR_RDONLY) < 0 && errno != ENOENT) return fail(birth, "hiding", hidden[i]);
-    for (size_t i = 0; i < sizeof frozen / sizeof *frozen; i++)
-        if (bind_over(AT_FDCWD, frozen[i], frozen[i], ATTR_RDONLY) < 0 && errno != ENOENT) return fail(birth, "write-protecting", frozen[i]);
-    return show_limits(birth);
+    const char *path = hide_kernel(birth->host);
+    return path != NULL ? fail(birth, "covering", path) : show_limits(birth);
 }
 
 /* Moves the descriptors to the numbers that the agent expects; every other one closes with the execution. */

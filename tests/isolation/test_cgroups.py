@@ -6,6 +6,7 @@ import os
 import select
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -117,12 +118,15 @@ def test_a_limit_below_what_is_in_use_is_refused_and_kills_nobody(tree: CgroupTr
 
 def test_cpu_quota_holds_a_busy_process_back(tree: CgroupTree, group: Cgroup) -> None:
     _need(tree, "cpu")
-    group.apply(Resources(cpu=0.2))
-    assert _finish(group, "import time\nwhile time.process_time() < 0.15: pass") == 0
+    group.apply(Resources(cpu=0.02))
+    with _start(group, "while True: pass") as child:
+        deadline = time.monotonic() + 60
+        while not group.usage().throttled_seconds and time.monotonic() < deadline:
+            time.sleep(0.01)
+        child.kill()
     usage = group.usage()
     assert usage.throttled_seconds
-    if usage.cpu_seconds is not None:
-        assert 0.1 < usage.cpu_seconds < 5
+    assert usage.cpu_seconds is None or usage.cpu_seconds > 0
 
 
 def test_fork_storm_is_refused_and_counted(tree: CgroupTree, group: Cgroup) -> None:

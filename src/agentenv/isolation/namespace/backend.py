@@ -15,6 +15,7 @@ from agentenv.isolation.contract import MachineSpec, Probe
 from agentenv.isolation.namespace import endpoint, plan
 from agentenv.isolation.namespace.cgroups import CgroupTree, group_name
 from agentenv.isolation.namespace.file_size import limit_file_size
+from agentenv.isolation.namespace.inodes import spread
 from agentenv.isolation.namespace.launcher import Launch, Launcher, readable
 from agentenv.isolation.namespace.machine import NamespaceMachine
 from agentenv.isolation.namespace.probing import launcher_command, probe
@@ -63,6 +64,7 @@ class NamespaceBackend:
     @classmethod
     async def open(cls, owner_dir: Path) -> NamespaceBackend:
         """Starts the launcher. Raises `BackendUnavailable` where the machine does not allow what it needs."""
+        spread(owner_dir)
         cgroups = CgroupTree.discover()
         return cls(owner_dir, await open_launcher(owner_dir, cgroups), cgroups)
 

@@ -27,7 +27,7 @@ def parse_kill(record: str) -> tuple[str, str] | None:
     """
     header, separator, body = record.partition(";")
     priority = header.split(",", 1)[0]
-    if not separator or not priority.isdigit() or int(priority) >= _FIRST_USER_PRIORITY:
+    if not separator or not priority.isdecimal() or int(priority) >= _FIRST_USER_PRIORITY:
         return None
     match = _KILL.match(body.split("\n", 1)[0])
     if match is None:
