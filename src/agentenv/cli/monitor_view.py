@@ -24,6 +24,7 @@ from agentenv.paths import state_home
 from agentenv.units import format_duration
 
 _EVENTS_SHOWN = 6
+_ITEMS_SHOWN = 4
 _POINTS_KEPT = 2000
 _COLOURS = {"live": "green", "finished": "cyan", "interrupted": "yellow", "failed": "red", "crashed": "red"}
 _IN_HEADER = {
@@ -111,14 +112,15 @@ class RunView:
         return Panel(table if shown else Text("no metrics yet", style="dim"), title="metrics", title_align="left")
 
     def _happened(self) -> RenderableType:
-        table = Table.grid(padding=(0, 2))
-        for _ in range(3):
-            table.add_column(no_wrap=True, overflow="ellipsis")
+        table = Table.grid(padding=(0, 2), expand=True)
+        table.add_column(min_width=8)
+        table.add_column(min_width=max(len(str(event.get("event", ""))) for event in self.recent))
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
         for event in self.recent:
             when = event.get("time")
             clock = time.strftime("%H:%M:%S", time.localtime(when)) if _is_number(when) else ""
             details = "  ".join(f"{name}={_value(value)}" for name, value in event.items() if name not in {"time", "event", "pid"})
-            table.add_row(Text(clock, style="dim"), Text(str(event.get("event", "")), style="bold"), Text(details[:200]))
+            table.add_row(Text(clock, style="dim"), Text(str(event.get("event", "")), style="bold"), Text(details))
         return Panel(table, title="events", title_align="left")
 
 
@@ -135,4 +137,9 @@ def _value(value: object) -> str:
         return f"{value:.4g}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
+    if isinstance(value, dict):
+        return "(" + ", ".join(f"{name} {_value(part)}" for name, part in value.items()) + ")"
+    if isinstance(value, list):
+        shown = [_value(part) for part in value[:_ITEMS_SHOWN]]
+        return f"[{', '.join(shown)}" + (f", … {len(value)} in all]" if len(value) > _ITEMS_SHOWN else "]")
     return str(value)
