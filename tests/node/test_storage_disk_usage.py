@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentenv.errors import InfrastructureError
+from agentenv.images.files import allocated_bytes
 from agentenv.node import disk_usage
 from agentenv.node.disk_usage import Writer
 
@@ -37,16 +38,15 @@ def test_files_count_by_the_blocks_they_occupy(tmp_path: Path) -> None:
     (tmp_path / "a/b/full").write_bytes(b"x" * 300_000)
     with (tmp_path / "a/holes").open("wb") as holes:
         holes.truncate(1 << 40)
-    paths = [tmp_path, *tmp_path.rglob("*")]
-    assert disk_usage.allocated(tmp_path) == _blocks(*paths)
-    assert 300_000 <= disk_usage.allocated(tmp_path) < 400_000
+    assert allocated_bytes(tmp_path) == _blocks(*tmp_path.rglob("*"))
+    assert 300_000 <= allocated_bytes(tmp_path) < 400_000
 
 
 def test_a_file_with_several_names_counts_once(tmp_path: Path) -> None:
     (tmp_path / "one").write_bytes(b"x" * 100_000)
-    alone = disk_usage.allocated(tmp_path)
+    alone = allocated_bytes(tmp_path)
     (tmp_path / "two").hardlink_to(tmp_path / "one")
-    assert disk_usage.allocated(tmp_path) == alone
+    assert allocated_bytes(tmp_path) == alone
 
 
 def test_links_are_not_followed_and_nothing_is_nothing(tmp_path: Path) -> None:
@@ -56,8 +56,8 @@ def test_links_are_not_followed_and_nothing_is_nothing(tmp_path: Path) -> None:
     inside = tmp_path / "inside"
     inside.mkdir()
     (inside / "link").symlink_to(outside)
-    assert disk_usage.allocated(inside) < MIB
-    assert disk_usage.allocated(tmp_path / "absent") == 0
+    assert allocated_bytes(inside) < MIB
+    assert allocated_bytes(tmp_path / "absent") == 0
 
 
 @needs_root
@@ -76,7 +76,7 @@ print("up", flush=True); input()
         with subprocess.Popen([sys.executable, "-S", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
             assert child.stdout is not None
             assert child.stdout.readline() == b"up\n"
-            assert disk_usage.allocated(small_disk / "upper") < MIB
+            assert allocated_bytes(small_disk / "upper") < MIB
             assert disk_usage.unlinked([child.pid]) == 2 * MIB
             child.communicate(b"\n")
         assert disk_usage.unlinked([child.pid]) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,40 +24,6 @@ class Writer:
     pid: int
     name: str
     written: int
-
-
-def allocated(directory: Path) -> int:
-    """Bytes that the files below `directory` occupy, itself included: holes do not count, a file with several names counts once.
-
-    What vanishes while it is being looked at is left out, and so is what lies in a directory that this user may not read (one that a
-    sandbox without root made for another of its users).
-    """
-    total = directory.lstat().st_blocks * BLOCK if directory.exists() else 0
-    linked: set[tuple[int, int]] = set()
-    waiting = [os.fspath(directory)]
-    while waiting:
-        for path, status in _entries(waiting.pop()):
-            if stat.S_ISDIR(status.st_mode):
-                waiting.append(path)
-            elif status.st_nlink > 1:
-                if (identity := (status.st_dev, status.st_ino)) in linked:
-                    continue
-                linked.add(identity)
-            total += status.st_blocks * BLOCK
-    return total
-
-
-def _entries(directory: str) -> Iterator[tuple[str, os.stat_result]]:
-    try:
-        entries = os.scandir(directory)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return
-    with entries:
-        for entry in entries:
-            try:
-                yield entry.path, entry.stat(follow_symlinks=False)
-            except FileNotFoundError:
-                continue
 
 
 def unlinked(pids: Iterable[int]) -> int:

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from agentenv.images.files import allocated_bytes
 from agentenv.node import disk_usage
 from agentenv.node.disk_usage import Writer, check_free
 
@@ -219,4 +220,4 @@ def _is_due(watched: _Watched, now: float, leisure: float) -> bool:
 
 
 def _add_up(directory: Path, pids: tuple[int, ...]) -> int:
-    return disk_usage.allocated(directory) + disk_usage.unlinked(pids)
+    return allocated_bytes(directory) + disk_usage.unlinked(pids)
