@@ -192,14 +192,15 @@ def test_failing_sandboxes_are_reported_and_leave_no_trace_in_what_is_learned(tm
         def say(self, sentence: str) -> None:
             said.append(sentence)
 
-    for name in ("PPO", "A2C"):
+    for name in ("PPO", "A2C", "DQN"):
         result = run(tmp_path, settings(name, eval_episodes=1), make_envs=make_envs, progress=Listening())
         assert result.infra_errors == 2
         assert result.state == "finished"
         assert all(math.isfinite(value) for row in rows(result) for value in row.values() if isinstance(value, float))
         events = [event for event in RunDirectory.open(result.run).events() if event["event"] == "training.infra_error"]
         assert [event["lane"] for event in events] == [0, 1]
-    assert "environment 0 failed and was replaced; its step is left out: sandbox x died: killed." in said[0]
+    told = "The sandbox of environment 0 failed and was replaced; its step is left out: sandbox x died: killed."
+    assert said.count(told) == 3
 
 
 def test_a_failure_marks_the_run_and_points_to_its_checkpoint(tmp_path: Path) -> None:

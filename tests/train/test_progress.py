@@ -30,7 +30,7 @@ def standing(step: int = 500) -> Standing:
 
 
 def shown(progress: SilentProgress) -> None:
-    progress.begin("Training PPO on x", Path("runs/1"), ["a note"])
+    progress.begin("Training PPO on x", Path("runs/1"))
     progress.say("something happened")
     progress.update(standing())
     progress.evaluated(500, 10.4, 0.8)
@@ -43,7 +43,6 @@ def test_plain_lines_hold_every_figure() -> None:
     shown(PlainProgress(stream, interval=-1.0))
     assert stream.getvalue().splitlines() == [
         "Training PPO on x",
-        "a note",
         "Writing to runs/1",
         "something happened",
         "step       500 of 1,000  1,234 steps/s  return 6.50 (50% of optimal)  evaluated 10.40 (80% of optimal)  "
@@ -76,7 +75,7 @@ def test_the_live_display_draws_a_bar_figures_and_the_curve(encoding: str) -> No
     raw = io.BytesIO()
     console = Console(file=io.TextIOWrapper(raw, encoding=encoding), force_terminal=True, width=100, color_system=None)
     progress = LiveProgress(console)
-    progress.begin("Training PPO on x", Path("runs/1"), [])
+    progress.begin("Training PPO on x", Path("runs/1"))
     progress.update(standing())
     progress.end(["Done: all."], {})
     console.file.flush()

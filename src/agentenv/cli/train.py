@@ -35,6 +35,7 @@ def train(
 
     Ctrl-C (or SIGTERM) finishes the update under way, saves, and says how to go on.
     """
+    _say_that_loading_takes_a_while()
     from agentenv.train import train as run_training
 
     result = run_training(
@@ -53,6 +54,7 @@ def evaluate(
     as_json: JsonFlag = False,
 ) -> None:
     """Plays episodes with what a run has learned, and says how good that is beside random actions and the optimum."""
+    _say_that_loading_takes_a_while()
     from agentenv.train import evaluate as assess
 
     found = assess(run, episodes=episodes, checkpoint_at=checkpoint, num_envs=num_envs, seed=seed)
@@ -64,6 +66,7 @@ def evaluate(
 
 def reproduce(run: RunArgument = "latest", run_dir: RunDir = None, as_json: JsonFlag = False) -> None:
     """Runs a run again from its manifest and compares parameters and learning curve; exits with 1 where they differ."""
+    _say_that_loading_takes_a_while()
     from agentenv.train import reproduce as run_again
 
     found = run_again(run, run_dir=run_dir, progress=_progress(as_json))
@@ -83,6 +86,11 @@ def reproduce(run: RunArgument = "latest", run_dir: RunDir = None, as_json: Json
         typer.echo("\n".join(found.lines()))
     if not found.same:
         raise typer.Exit(1)
+
+
+def _say_that_loading_takes_a_while() -> None:
+    if sys.stderr.isatty() and "torch" not in sys.modules:
+        typer.echo("Loading PyTorch …", err=True)
 
 
 def _progress(as_json: bool) -> Progress:

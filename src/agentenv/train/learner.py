@@ -63,14 +63,17 @@ class Built:
     plan: BatchPlan
     learning_rate: LearningRate | None
 
+    def whole_steps(self, training: TrainingConfig) -> int:
+        """`max_steps`, rounded up to whole updates."""
+        return -(-training.max_steps // self.plan.steps_per_update) * self.plan.steps_per_update
+
     def explain(self, training: TrainingConfig) -> list[str]:
         """What was derived from the configuration, a sentence each."""
         rate = self.learning_rate.describe() if self.learning_rate is not None else "the algorithm's default"
         sentences = [f"{self.algorithm.name}: {self.plan.explanation}", f"Learning rate: {rate}."]
         if training.gradient_accumulation > 1:
             sentences.append(f"Gradient accumulation: {self.algorithm.note} ({training.gradient_accumulation}), with the same result.")
-        whole = -(-training.max_steps // self.plan.steps_per_update) * self.plan.steps_per_update
-        if whole != training.max_steps:
+        if (whole := self.whole_steps(training)) != training.max_steps:
             sentences.append(f"Whole updates make {training.max_steps:,} steps {whole:,}.")
         return sentences
 

@@ -70,7 +70,10 @@ class Notes:
 
 
 class TrainingLoop(BaseCallback):
-    """The callback that stable-baselines3's loop calls. `evaluate` plays one evaluation of the policy as it is."""
+    """The callback that stable-baselines3's loop calls. `evaluate` plays one evaluation of the policy as it is.
+
+    `target` is the number of steps after which the training ends, rounded to whole updates; at `stop_at` steps it stops as if asked to.
+    """
 
     def __init__(
         self,
@@ -81,6 +84,7 @@ class TrainingLoop(BaseCallback):
         stop: StopRequest,
         evaluate: Callable[[], Evaluation],
         *,
+        target: int,
         stop_at: int | None = None,
     ) -> None:
         super().__init__()
@@ -92,6 +96,7 @@ class TrainingLoop(BaseCallback):
         self._progress = progress
         self._stop = stop
         self._evaluate = evaluate
+        self._target = target
         self._stop_at = stop_at
         self._row_every = max(training.max_steps // MOST_ROWS, 1)
         self._checkpointed_at = 0
@@ -215,10 +220,10 @@ class TrainingLoop(BaseCallback):
         step, speed = int(self.model.num_timesteps), self._steps_per_second()
         return Standing(
             step=step,
-            max_steps=self._training.max_steps,
+            max_steps=self._target,
             seconds=self.seconds,
             steps_per_second=speed,
-            eta=max(self._training.max_steps - step, 0) / speed if speed > 0 else None,
+            eta=max(self._target - step, 0) / speed if speed > 0 else None,
             episodes=self._envs.episodes,
             return_mean=return_mean,
             optimal=optimal,

@@ -59,6 +59,7 @@ def train(
         writer = RunWriter.create(run_dir or "runs", max_steps=job.training.max_steps)
     try:
         with writer, ExitStack() as stack:
+            display.begin(job.title, writer.run.path)
             return _Session(job, chosen, writer, display, make_envs, stack).run(stop_at)
     finally:
         display.close()
@@ -89,10 +90,21 @@ class _Session:
         self.model.set_logger(logger)
 
     def run(self, stop_at: int | None) -> RunResult:
-        loop = TrainingLoop(self.job.training, self.envs, self.writer, self.display, self.stop, self._evaluate_policy, stop_at=stop_at)
+        training = self.job.training
+        loop = TrainingLoop(
+            training,
+            self.envs,
+            self.writer,
+            self.display,
+            self.stop,
+            self._evaluate_policy,
+            target=self.built.whole_steps(training),
+            stop_at=stop_at,
+        )
         loop.init_callback(self.model)
         explanations = self.built.explain(self.job.training)
-        self.display.begin(self.job.title, self.writer.run.path, explanations)
+        for sentence in explanations:
+            self.display.say(sentence)
         if self.job.resumed is not None:
             self._restore(loop, self.job.resumed)
         else:

@@ -14,6 +14,7 @@ from typing import Protocol, TextIO
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
@@ -53,8 +54,8 @@ class Standing:
 class Progress(Protocol):
     """Shown what happens, in this order: `begin`, then any of `say`, `update` and `evaluated`, then `end`."""
 
-    def begin(self, title: str, run: Path, notes: Sequence[str]) -> None:
-        """A training of `title` starts and writes to `run`; `notes` explain what was derived from its configuration."""
+    def begin(self, title: str, run: Path) -> None:
+        """A training of `title` writes to `run`; its sandboxes are about to start."""
         ...
 
     def say(self, sentence: str) -> None: ...
@@ -77,7 +78,7 @@ class Progress(Protocol):
 class SilentProgress:
     """Shows nothing."""
 
-    def begin(self, title: str, run: Path, notes: Sequence[str]) -> None: ...
+    def begin(self, title: str, run: Path) -> None: ...
 
     def say(self, sentence: str) -> None: ...
 
@@ -98,8 +99,8 @@ class JsonProgress(SilentProgress):
         self._interval = interval
         self._next = 0.0
 
-    def begin(self, title: str, run: Path, notes: Sequence[str]) -> None:
-        self._write("begin", title=title, run=str(run), notes=list(notes))
+    def begin(self, title: str, run: Path) -> None:
+        self._write("begin", title=title, run=str(run))
 
     def say(self, sentence: str) -> None:
         self._write("note", text=sentence)
@@ -128,9 +129,9 @@ class PlainProgress(SilentProgress):
         self._interval = interval
         self._next = time.monotonic() + interval
 
-    def begin(self, title: str, run: Path, notes: Sequence[str]) -> None:
-        for line in (title, *notes, f"Writing to {run}"):
-            self.say(line)
+    def begin(self, title: str, run: Path) -> None:
+        self.say(title)
+        self.say(f"Writing to {run}")
 
     def say(self, sentence: str) -> None:
         self._stream.write(sentence + "\n")
@@ -154,14 +155,14 @@ class LiveProgress(SilentProgress):
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._utf = "utf" in console.encoding.lower()
+        self._starting = Spinner("dots" if self._utf else "line", "starting the sandboxes")
         self._standing: Standing | None = None
         self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4, transient=True)
 
-    def begin(self, title: str, run: Path, notes: Sequence[str]) -> None:
+    def begin(self, title: str, run: Path) -> None:
         self._console.print(Text(title, style="bold"))
-        for note in notes:
-            self._console.print(Text(f"  {note}", style="dim"))
-        self._console.print(Text(f"  writing to {run}", style="dim"))
+        self._console.print(Text(f"Writing to {run}", style="dim"), soft_wrap=True)
         self._live.start()
 
     def say(self, sentence: str) -> None:
@@ -176,7 +177,8 @@ class LiveProgress(SilentProgress):
     def end(self, lines: Sequence[str], result: dict[str, object]) -> None:
         self.close()
         for index, line in enumerate(lines):
-            self._console.print(Text(line, style="bold green" if index == 0 else ""))
+            # Not wrapped by us, so that a path can be copied whole.
+            self._console.print(Text(line, style="bold green" if index == 0 else ""), soft_wrap=True)
 
     def close(self) -> None:
         self._live.stop()
@@ -184,7 +186,7 @@ class LiveProgress(SilentProgress):
     def _render(self) -> RenderableType:
         standing = self._standing
         if standing is None:
-            return Text("starting the sandboxes…")
+            return self._starting
         bar = Table.grid(padding=(0, 1), expand=True)
         bar.add_column(ratio=1)
         bar.add_column(justify="right")
@@ -192,7 +194,7 @@ class LiveProgress(SilentProgress):
             ProgressBar(total=standing.max_steps, completed=min(standing.step, standing.max_steps)),
             f"{standing.step:,} of {standing.max_steps:,} steps",
         )
-        blocks = BLOCKS if "utf" in self._console.encoding.lower() else ASCII_BLOCKS
+        blocks = BLOCKS if self._utf else ASCII_BLOCKS
         return Group(bar, Text("   ".join(_figures(standing))), Text(sparkline(standing.curve, blocks), style="green"))
 
 
@@ -215,7 +217,7 @@ def sparkline(values: Sequence[float], blocks: str = BLOCKS, width: int = CURVE_
 
 
 def _figures(standing: Standing) -> list[str]:
-    figures = [f"{standing.steps_per_second:,.0f} steps/s"]
+    figures = [f"{standing.steps_per_second:,.0f} steps/s"] if standing.steps_per_second else []
     if standing.return_mean is not None:
         share = f" ({standing.fraction:.0%} of optimal)" if standing.fraction is not None else ""
         figures.append(f"return {standing.return_mean:.2f}{share}")
