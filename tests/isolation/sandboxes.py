@@ -64,11 +64,12 @@ class Yard:
         )
 
     def leftovers(self) -> dict[str, object]:
-        """Whatever of a sandbox is still there; empty values when nothing is."""
+        """Whatever of a sandbox is still there; empty values when nothing is. Cgroups that wait for the next one do not count."""
+        waiting = self.backend._groups.ready
         launcher = self.backend._launcher._process.pid
         return {
             "processes": Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split(),
-            "cgroups": [name for name in CgroupTree.discover().names() if self.directory.name in name],
+            "cgroups": [name for name in CgroupTree.discover().names() if self.directory.name in name and name not in waiting],
         }
 
 

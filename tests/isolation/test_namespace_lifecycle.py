@@ -17,8 +17,9 @@ from agentenv.isolation.contract import Machine, Network, Resources, RootFilesys
 from agentenv.isolation.namespace import backend as backend_module
 from agentenv.isolation.namespace import endpoint, plan
 from agentenv.isolation.namespace.backend import NamespaceBackend
-from agentenv.isolation.namespace.cgroups import Cgroup, CgroupTree
+from agentenv.isolation.namespace.cgroups import Cgroup
 from agentenv.isolation.namespace.machine import NamespaceMachine
+from agentenv.isolation.namespace.warm_groups import WarmGroups
 
 NOTHING = {"processes": [], "cgroups": []}
 
@@ -191,7 +192,7 @@ def _break_log(patch: pytest.MonkeyPatch) -> None:
 
 
 def _break_group(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CgroupTree, "create", _refuse(BROKEN))
+    patch.setattr(WarmGroups, "take", _refuse(BROKEN))
 
 
 def _break_limits(patch: pytest.MonkeyPatch) -> None:

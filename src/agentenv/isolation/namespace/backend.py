@@ -20,6 +20,7 @@ from agentenv.isolation.namespace.launcher import Launch, Launcher, readable
 from agentenv.isolation.namespace.machine import NamespaceMachine
 from agentenv.isolation.namespace.probing import launcher_command, probe
 from agentenv.isolation.namespace.seccomp import compile_filter
+from agentenv.isolation.namespace.warm_groups import WarmGroups
 
 
 class _Attempt:
@@ -56,6 +57,8 @@ class NamespaceBackend:
     def __init__(self, owner_dir: Path, launcher: Launcher, cgroups: CgroupTree) -> None:
         self._owner_dir = owner_dir
         self._launcher = launcher
+        self._can_freeze = cgroups.can_freeze
+        self._groups = WarmGroups(cgroups, owner_dir.name)
         self._cgroups = cgroups
         self._numbers = itertools.count(1)
         self._reopening = asyncio.Lock()
@@ -66,7 +69,9 @@ class NamespaceBackend:
         """Starts the launcher. Raises `BackendUnavailable` where the machine does not allow what it needs."""
         spread(owner_dir)
         cgroups = CgroupTree.discover()
-        return cls(owner_dir, await open_launcher(owner_dir, cgroups), cgroups)
+        backend = cls(owner_dir, await open_launcher(owner_dir, cgroups), cgroups)
+        backend._groups.add_one()
+        return backend
 
     def probe(self) -> Probe:
         """What this machine allows, tried out in the owner's directory."""
@@ -91,6 +96,7 @@ class NamespaceBackend:
         """Ends every sandbox and the launcher. Idempotent."""
         self._closed = True
         await self._launcher.close()
+        self._groups.close()
 
     async def _start(self, spec: MachineSpec, attempt: _Attempt, held: AsyncExitStack) -> NamespaceMachine:
         launcher = self._launcher if self._launcher.alive else await self._reopen()
@@ -98,7 +104,7 @@ class NamespaceBackend:
         attempt.log = log = endpoint.open_log()
         held.callback(os.close, log)
         attempt.enter("cgroup")
-        cgroup = self._cgroups.create(group_name(self._owner_dir.name, spec.id))
+        cgroup = self._groups.take()
         held.callback(cgroup.remove)
         cgroup.apply(spec.resources)
         attempt.enter("launch")
@@ -119,10 +125,11 @@ class NamespaceBackend:
             launch=launch,
             started=started,
             cgroup=cgroup,
-            can_freeze=self._cgroups.can_freeze,
+            can_freeze=self._can_freeze,
             log=log,
             connection=connection,
             stages=attempt.finish(started.stages),
+            on_end=self._groups.add_one,
         )
         held.pop_all()
         return machine

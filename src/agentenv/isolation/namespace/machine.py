@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -40,8 +40,9 @@ class NamespaceMachine:
         log: int,
         connection: socket.socket,
         stages: tuple[Stage, ...],
+        on_end: Callable[[], None],
     ) -> None:
-        """Takes over `started.pidfd`, `cgroup`, `log` and `connection`, on which the agent has answered."""
+        """Takes over `started.pidfd`, `cgroup`, `log` and `connection`, on which the agent has answered. `on_end`: called once all is free."""
         self.stages = stages
         self._spec = spec
         self._key = key
@@ -52,6 +53,7 @@ class NamespaceMachine:
         self._can_freeze = can_freeze
         self._log = log
         self._first_connection: socket.socket | None = connection
+        self._on_end = on_end
         self._killed = False
         self._exit: Exit | None = None
         self._ended.add_done_callback(lambda _: self._settle())
@@ -179,6 +181,7 @@ class NamespaceMachine:
         os.close(self._started.pidfd)
         os.close(self._log)
         self._exit = Exit(how.exit_code, how.signal, self._reason(how, evidence), evidence)
+        self._on_end()
         return self._exit
 
     def _evidence(self) -> dict[str, object]:

@@ -47,7 +47,8 @@ def records(spec: MachineSpec, cgroup: Cgroup) -> list[str]:
     if memory is not None:
         rows.append("show_memory=1")
     if spec.network.netns is not None:
-        rows.append(f"netns={spec.network.netns}")
+        # Through this process's own mount namespace: the launcher's does not see what was mounted after its start.
+        rows.append(f"netns=/proc/{os.getpid()}/root{spec.network.netns}")
     if (directory := cgroup.v2_directory) is not None:
         rows.append(f"into={directory}")
     rows += [f"enter={file}" for file in cgroup.v1_enter_files]
