@@ -244,7 +244,7 @@ def _without_lower(image: RootFilesystem) -> RootFilesystem:
         (lambda yard: {"image": _without_lower(yard.image)}, "mounting the overlay of / failed in stage 'files': No such file"),
         (
             lambda yard: {"network": Network(enabled=True, netns=Path("/no/such/network"))},
-            "network namespace /no/such/network failed in stage 'network'",
+            "network namespace /proc/[0-9]+/root/no/such/network failed in stage 'network'",
         ),
         (lambda yard: {"env": {"BIG": "x" * 200_000}}, "in stage 'exec': Argument list too long"),
     ],

@@ -11,10 +11,13 @@ import pytest
 from agentenv.node import NetworkRequest, Node, SandboxRequest
 
 pytestmark = [
-    pytest.mark.root,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect a sandbox to the network"),
     pytest.mark.skipif(not shutil.which("nft") or not shutil.which("ip"), reason="needs ip and nft"),
 ]
+
+
+def network_of(pid: int) -> Path:
+    return Path(f"/proc/{pid}/ns/net").readlink()
 
 
 async def test_one_after_the_other_each_has_a_network_of_its_own(tmp_path: Path) -> None:
@@ -26,7 +29,6 @@ async def test_one_after_the_other_each_has_a_network_of_its_own(tmp_path: Path)
             sandbox = await node.create(request)
             record = next(record for record in node.list() if record.id == sandbox.id)
             assert record.init is not None
-            namespaces.add(Path(f"/proc/{record.init[0]}/ns/net").readlink())
-            await sandbox.kill()
+            namespaces.add(network_of(record.init[0]))
     assert len(namespaces) == 8
-    assert Path("/proc/self/ns/net").readlink() not in namespaces
+    assert network_of(os.getpid()) not in namespaces

@@ -57,5 +57,10 @@ def test_cgroups_and_network_are_named() -> None:
     group = Cgroup("g", (Hierarchy(2, "/two", frozenset()), Hierarchy(1, "/memory", frozenset({"memory"}))))
     rows = plan.records(_spec(network=Network(enabled=True, netns=Path("/net"))), group)
     memory = "/memory/agentenv/g"
-    assert {"into=/two/agentenv/g", f"enter={memory}/tasks", f"memory_file={memory}/memory.usage_in_bytes", "netns=/net"} <= set(rows)
+    assert {
+        "into=/two/agentenv/g",
+        f"enter={memory}/tasks",
+        f"memory_file={memory}/memory.usage_in_bytes",
+        f"netns=/proc/{os.getpid()}/root/net",
+    } <= set(rows)
     assert "arg=--memory-usage" in rows
