@@ -69,7 +69,7 @@ class LocalHost:
     async def usage(self) -> Usage:
         return Usage(storage=self.storage_used)
 
-    def set_lifetime(self, seconds: float | None) -> None:
+    async def set_lifetime(self, seconds: float | None) -> None:
         raise CapabilityError("there is no lifetime here.")
 
     async def host_port(self, port: int) -> tuple[str, int]:
@@ -94,16 +94,21 @@ class LocalHost:
         return Exit(None, signal.SIGKILL, "it was killed")
 
     async def wait(self) -> Exit:
-        ended = asyncio.Event()
-        descriptor = os.pidfd_open(self.machine.process.pid)
-        asyncio.get_running_loop().add_reader(descriptor, ended.set)
-        try:
-            await ended.wait()
-        finally:
-            asyncio.get_running_loop().remove_reader(descriptor)
-            os.close(descriptor)
+        if self.machine.process.poll() is None:
+            await _process_end(self.machine.process.pid)
         status = self.machine.process.wait()
         if self.state != "dead":
             self.state = "dead"
             self.failure = SandboxDied(self.id, f"its agent was ended by signal {-status}", evidence={"oom_kills": self.machine.kills})
         return Exit(None, -status, "dead")
+
+
+async def _process_end(pid: int) -> None:
+    ended = asyncio.Event()
+    descriptor = os.pidfd_open(pid)
+    asyncio.get_running_loop().add_reader(descriptor, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        asyncio.get_running_loop().remove_reader(descriptor)
+        os.close(descriptor)

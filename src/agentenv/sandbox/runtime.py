@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import os
 import threading
 import weakref
@@ -44,6 +45,11 @@ class Runtime:
             holder = self._nodes[loop] = _LoopNode()
         return await holder.get()
 
+    def forget(self) -> None:
+        """In a forked child: lets go of what belongs to the parent."""
+        for holder in self._nodes.values():
+            holder.forget()
+
     def close(self) -> None:
         """Ends the loop in the background, with its node and sandboxes. Idempotent; nothing happens in a forked child."""
         with self._making:
@@ -74,13 +80,21 @@ class _LoopNode:
                     self._holder = holder
         return self._node
 
+    def forget(self) -> None:
+        """In a forked child: lets go of the parent's node without touching it, nor the parent's loop at the generator's end."""
+        if self._holder is not None:
+            with contextlib.suppress(StopIteration, StopAsyncIteration, RuntimeError):
+                self._holder.aclose().__await__().__next__()
+
 
 async def _open_until_closed() -> AsyncGenerator[Node, None]:
+    process = os.getpid()
     node = await Node.open()
     try:
         yield node
     finally:
-        await node.close()
+        if os.getpid() == process:
+            await node.close()
 
 
 def _at_exit(function: Callable[[], None]) -> None:
@@ -99,7 +113,13 @@ def runtime() -> Runtime:
     return Runtime()
 
 
-os.register_at_fork(after_in_child=runtime.cache_clear)
+def _after_fork() -> None:
+    if runtime.cache_info().currsize:
+        runtime().forget()
+        runtime.cache_clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 async def default_node() -> Node:
