@@ -93,7 +93,8 @@ static const char *replace_root(void) {
 }
 
 const char *build_stem(struct host *host) {
-    if (unshare(NS_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0) return "making a mount namespace";
+    /* A slave: what the host mounts later appears here as well, and nothing from here appears there. */
+    if (unshare(NS_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0) return "making a mount namespace";
     int process = open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC);
     int base = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
     if (process < 0 || base < 0) return "reading /proc";

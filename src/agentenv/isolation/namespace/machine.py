@@ -42,7 +42,7 @@ class NamespaceMachine:
         stages: tuple[Stage, ...],
         on_end: Callable[[], None],
     ) -> None:
-        """Takes over `started.pidfd`, `cgroup`, `log` and `connection`, on which the agent has answered. `on_end`: called once all is free."""
+        """Takes over `started.pidfd`, `cgroup`, `log` and `connection`, on which the agent has answered; calls `on_end` at the very end."""
         self.stages = stages
         self._spec = spec
         self._key = key
