@@ -8,6 +8,7 @@
 #include "limits_shown.h"
 #include "loop.h"
 #include "text_list.h"
+#include "users.h"
 
 #define AGENT_PROTOCOL 1
 #define AGENT_VERSION "0.1.0"
@@ -30,6 +31,7 @@ struct agent {
     struct job *jobs;
     struct strings env; /* the default environment, NAME=VALUE */
     char *user;         /* NULL: root */
+    struct user_memory users;
     char *cwd;
     struct limits limits;
     struct rlimit original_files; /* what children get back; the agent raises its own */

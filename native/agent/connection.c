@@ -9,7 +9,11 @@
 #include "agent.h"
 #include "stream.h"
 
-enum { READ_STEP = 65536 };
+enum {
+    READ_STEP_LEAST = 16384,
+    READ_STEP_MOST = 262144,
+    BUFFER_KEPT = 131072, /* what an idle connection may keep; more is given back */
+};
 
 void connection_fail(struct connection *connection) { connection->broken = true; }
 
@@ -40,9 +44,9 @@ static size_t bytes_wanted(const struct connection *connection) {
     struct frame frame;
     size_t used;
     size_t have = connection->in.length;
-    if (frame_parse(buffer_head(&connection->in), have, &frame, &used) == FRAME_PARTIAL && used > have + READ_STEP)
+    if (frame_parse(buffer_head(&connection->in), have, &frame, &used) == FRAME_PARTIAL && used > have + connection->read_step)
         return used - have;
-    return READ_STEP;
+    return connection->read_step;
 }
 
 static void receive(struct connection *connection) {
@@ -55,6 +59,10 @@ static void receive(struct connection *connection) {
     ssize_t size = read(connection->source.fd, room, wanted);
     if (size > 0) {
         buffer_commit(&connection->in, (size_t)size);
+        if ((size_t)size < wanted)
+            connection->read_step = READ_STEP_LEAST;
+        else if (connection->read_step < READ_STEP_MOST)
+            connection->read_step *= 2;
         handle_frames(connection);
     } else if (size == 0 || (errno != EAGAIN && errno != EINTR)) {
         connection_fail(connection);
@@ -144,6 +152,11 @@ static void close_connection(struct connection *connection) {
     free(connection);
 }
 
+static void give_back(struct buffer *buffer) {
+    if (buffer->length == 0 && buffer->capacity > BUFFER_KEPT)
+        buffer_release(buffer);
+}
+
 /* Sends, lets waiting streams refill the queue, and decides what to watch for. */
 static void settle(struct connection *connection) {
     bool was_full = connection->out.length >= SEND_LIMIT;
@@ -154,9 +167,9 @@ static void settle(struct connection *connection) {
     }
     if (was_full && connection->out.length < SEND_LIMIT)
         handle_frames(connection);
-    if (connection->streams == 0 && connection->out.length == 0 && connection->in.length == 0) {
-        buffer_release(&connection->in);
-        buffer_release(&connection->out);
+    if (connection->streams == 0) {
+        give_back(&connection->in);
+        give_back(&connection->out);
     }
     uint32_t events = (connection->out.length < SEND_LIMIT ? EPOLLIN : 0) | (connection->out.length ? EPOLLOUT : 0);
     if (!loop_watch(&connection->agent->loop, &connection->source, events))
@@ -216,7 +229,7 @@ struct connection *connection_open(struct agent *agent, int fd, bool primary) {
         close(fd);
         return NULL;
     }
-    *connection = (struct connection){.source = {.fd = fd, .ready = ready}, .agent = agent, .primary = primary};
+    *connection = (struct connection){.source = {.fd = fd, .ready = ready}, .agent = agent, .primary = primary, .read_step = READ_STEP_LEAST};
     connection->waiting_end = &connection->waiting;
     connection->unix_socket = is_unix_socket(fd);
     connection->next = agent->connections;

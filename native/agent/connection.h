@@ -29,6 +29,7 @@ struct connection {
     struct agent *agent;
     struct connection *next;
     struct buffer in, out;
+    size_t read_step; /* how much is asked for at once; grows while there is always more */
     uint64_t sent;
     struct passenger *passengers;
     struct stream *buckets[STREAM_BUCKETS];

@@ -14,13 +14,13 @@
 #include "spawn.h"
 
 static const char DEFAULT_PATH[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-enum { LISTED_ARGUMENTS = 4096 };
+enum { LISTED_ARGUMENTS = 4096, TAG_MOST = 1024 };
 
 /* One OPEN of `exec`, read and checked. */
 struct plan {
     struct strings argv, env;
     char *cwd, *user_name, *tag;
-    struct user user;
+    const struct user *user; /* the agent's memory: used up before anything else is looked up */
     bool wants_stdin, keep, terminal;
     int64_t rows, columns;
     double timeout, idle_timeout;
@@ -114,8 +114,8 @@ static bool put_default(struct strings *env, const char *name, const char *value
 static bool build_environment(struct stream *stream, struct mp_value body, struct plan *plan) {
     struct strings *env = &plan->env;
     bool (*set)(struct strings *, const char *, const char *) = plan->user_name ? put : put_default;
-    bool made = strings_copy(env, &stream_agent(stream)->env) && put_default(env, "PATH", DEFAULT_PATH) && set(env, "HOME", plan->user.home) &&
-                set(env, "USER", plan->user.name) && set(env, "LOGNAME", plan->user.name) &&
+    bool made = strings_copy(env, &stream_agent(stream)->env) && put_default(env, "PATH", DEFAULT_PATH) && set(env, "HOME", plan->user->home) &&
+                set(env, "USER", plan->user->name) && set(env, "LOGNAME", plan->user->name) &&
                 (!plan->terminal || put_default(env, "TERM", "xterm-256color"));
     if (!made) {
         stream_fail(stream, ENOMEM, "env");
@@ -137,11 +137,12 @@ static bool take_terminal(struct stream *stream, struct mp_value body, struct pl
 }
 
 static bool take_identity(struct stream *stream, struct mp_value body, struct plan *plan) {
-    const struct agent *agent = stream_agent(stream);
+    struct agent *agent = stream_agent(stream);
     if (!take_user(stream, body, "user", &plan->user_name) || !take_text(stream, body, "cwd", false, &plan->cwd))
         return false;
     const char *name = plan->user_name ? plan->user_name : agent->user ? agent->user : "0";
-    if (!user_find(name, &plan->user)) {
+    plan->user = user_recall(&agent->users, name);
+    if (!plan->user) {
         stream_fail(stream, errno, "user '%.64s'", name);
         return false;
     }
@@ -150,10 +151,16 @@ static bool take_identity(struct stream *stream, struct mp_value body, struct pl
     return plan->cwd != NULL || bad(stream, "out of memory");
 }
 
+static bool take_tag(struct stream *stream, struct mp_value body, struct plan *plan) {
+    if (!take_text(stream, body, "tag", false, &plan->tag))
+        return false;
+    return !plan->tag || strlen(plan->tag) <= TAG_MOST || bad(stream, "parameter 'tag' must be at most 1024 bytes");
+}
+
 static bool take_plan(struct stream *stream, struct mp_value body, struct plan *plan) {
     return take_command(stream, body, plan) && take_terminal(stream, body, plan) && take_identity(stream, body, plan) &&
            take_flag(stream, body, "stdin", &plan->wants_stdin) && take_flag(stream, body, "keep", &plan->keep) &&
-           take_text(stream, body, "tag", false, &plan->tag) && take_seconds(stream, body, "timeout", &plan->timeout) &&
+           take_tag(stream, body, plan) && take_seconds(stream, body, "timeout", &plan->timeout) &&
            take_seconds(stream, body, "idle_timeout", &plan->idle_timeout) && build_environment(stream, body, plan);
 }
 
@@ -230,7 +237,7 @@ static void adopt(struct stream *stream, struct process *process, struct plan *p
     struct agent *agent = stream_agent(stream);
     *process = (struct process){
         .agent = agent, .stream = stream, .pid = pid, .keep = plan->keep, .terminal = plan->terminal, .cwd = plan->cwd, .tag = plan->tag};
-    process->user = strdup(plan->user.name);
+    process->user = strdup(plan->user->name);
     process->started_at = unix_seconds();
     process->started = monotonic_seconds();
     plan->cwd = plan->tag = NULL;
@@ -273,7 +280,7 @@ static void run_plan(struct stream *stream, struct plan *plan) {
         return;
     }
     struct spawn_request request = {
-        .argv = plan->argv.items, .envp = plan->env.items, .path = strings_value(&plan->env, "PATH"), .cwd = plan->cwd, .user = &plan->user,
+        .argv = plan->argv.items, .envp = plan->env.items, .path = strings_value(&plan->env, "PATH"), .cwd = plan->cwd, .user = plan->user,
         .in = ends.child_in, .out = ends.child_out, .err = ends.child_err, .terminal = plan->terminal};
     struct spawn_failure failure;
     limits_refresh(stream_agent(stream));

@@ -5,19 +5,23 @@
 
 enum { CHUNK_LEAST = 1024 };
 
-/* Forgets the oldest bytes beyond the limit. */
+static void forget_first(struct history *history) {
+    struct history_chunk *first = history->first;
+    history->first = first->next;
+    history->total -= first->size;
+    history->allocated -= first->capacity;
+    free(first);
+}
+
+/* Forgets the oldest bytes beyond the limits. */
 static void trim(struct history *history) {
-    while (history->total > HISTORY_LIMIT) {
-        struct history_chunk *first = history->first;
+    while (history->first != history->last && (history->allocated > HISTORY_MEMORY || history->total - history->first->size >= HISTORY_LIMIT))
+        forget_first(history);
+    if (history->total > HISTORY_LIMIT) {
         size_t excess = history->total - HISTORY_LIMIT;
-        size_t cut = excess < first->size ? excess : first->size;
-        first->start += cut;
-        first->size -= cut;
-        history->total -= cut;
-        if (first->size == 0 && first != history->last) {
-            history->first = first->next;
-            free(first);
-        }
+        history->first->start += excess;
+        history->first->size -= excess;
+        history->total = HISTORY_LIMIT;
     }
 }
 
@@ -32,6 +36,7 @@ static struct history_chunk *new_chunk(struct history *history, enum frame_kind 
     else
         history->first = chunk;
     history->last = chunk;
+    history->allocated += capacity;
     return chunk;
 }
 

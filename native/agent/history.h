@@ -4,7 +4,7 @@
 
 #include "stream.h"
 
-enum { HISTORY_LIMIT = 65536 };
+enum { HISTORY_LIMIT = 65536, HISTORY_MEMORY = 4 * HISTORY_LIMIT };
 
 struct history_chunk {
     struct history_chunk *next;
@@ -15,7 +15,8 @@ struct history_chunk {
 
 struct history {
     struct history_chunk *first, *last;
-    size_t total;
+    size_t total;     /* bytes kept */
+    size_t allocated; /* bytes that they take; more when they came in many small pieces */
 };
 
 void history_add(struct history *history, enum frame_kind kind, const uint8_t *bytes, size_t size);

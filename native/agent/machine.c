@@ -16,6 +16,7 @@
 #include "procfs.h"
 
 static const double DEFAULT_GRACE = 5.0;
+static const double COLLECTING = 1.0; /* seconds for the killed to be gone */
 
 void operation_ping(struct stream *stream, struct mp_value body) {
     struct mp_value value;
@@ -154,10 +155,14 @@ void operation_configure(struct stream *stream, struct mp_value body) {
         stream_done(stream);
 }
 
+static void give_up(struct timer *timer) { container_of(timer, struct agent, grace)->loop.stopped = true; }
+
+/* The killed are still collected, and how they ended is told; but who hangs in the kernel is not waited for. */
 static void grace_over(struct timer *timer) {
     struct agent *agent = container_of(timer, struct agent, grace);
     signal_everybody(agent->is_init, SIGKILL);
-    agent->loop.stopped = true;
+    timer->fire = give_up;
+    loop_arm(&agent->loop, timer, COLLECTING);
 }
 
 static bool all_told(const struct agent *agent) {

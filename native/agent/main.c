@@ -1,6 +1,7 @@
 /* agentenv-agent: PID 1 of a sandbox. See docs/agent-protocol.md. */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,14 +22,15 @@
 
 static const double ACCEPT_AGAIN = 0.05;
 static const double SIGTERM_GRACE = 5.0;
-enum { USAGE_ERROR = 2 };
+enum { USAGE_ERROR = 2, OLD_KERNEL_DESCRIPTORS = 1024, SIGNALS_AT_ONCE = 8 };
 
 static void signalled(struct source *source, uint32_t events) {
     (void)events;
     struct agent *agent = container_of(source, struct agent, signals);
-    struct signalfd_siginfo info;
-    while (read(source->fd, &info, sizeof info) == sizeof info)
-        if (info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT)
+    struct signalfd_siginfo received[SIGNALS_AT_ONCE];
+    ssize_t size = read(source->fd, received, sizeof received);
+    for (ssize_t i = 0; i < size / (ssize_t)sizeof *received; i++)
+        if (received[i].ssi_signo == SIGTERM || received[i].ssi_signo == SIGINT)
             machine_shut_down(agent, SIGTERM_GRACE);
     processes_reap(agent);
 }
@@ -64,11 +66,9 @@ static void settle_descriptors(void) {
     while (fd >= 0 && fd <= STDERR_FILENO);
     if (fd >= 0)
         close(fd);
-#ifdef CLOSE_RANGE_CLOEXEC
     if (syscall(SYS_close_range, 3, ~0u, CLOSE_RANGE_CLOEXEC) == 0)
         return;
-#endif
-    for (fd = 3; fd < 1024; fd++)
+    for (fd = 3; fd < OLD_KERNEL_DESCRIPTORS; fd++)
         fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 

@@ -15,7 +15,7 @@ bool set_nonblocking(int fd, bool nonblocking) {
 bool make_pipe(int ends[2], int ours) {
     if (pipe2(ends, O_CLOEXEC) != 0)
         return false;
-    if (set_nonblocking(ends[ours], true))
+    if (fcntl(ends[ours], F_SETFL, O_NONBLOCK) == 0)
         return true;
     close(ends[0]);
     close(ends[1]);
@@ -30,6 +30,8 @@ static void reach_end(struct outlet *outlet) {
 /* Reads once. False when the end was reached (the outlet may be gone) or there is nothing now. */
 static bool read_once(struct outlet *outlet) {
     struct stream *stream = outlet->stream;
+    if (stream && outlet->impatient && stream->credit == 0)
+        stream = NULL;
     size_t room = stream ? stream_room(stream) : SCRATCH_SIZE;
     if (room == 0) {
         loop_watch(&outlet->agent->loop, &outlet->source, 0);
@@ -75,6 +77,11 @@ void outlet_resume(struct outlet *outlet) {
 void outlet_open(struct outlet *outlet, struct agent *agent, int fd) {
     outlet->agent = agent;
     outlet->source = (struct source){.fd = fd, .ready = outlet_ready};
+    outlet_resume(outlet);
+}
+
+void outlet_stop_waiting(struct outlet *outlet) {
+    outlet->impatient = true;
     outlet_resume(outlet);
 }
 

@@ -12,6 +12,7 @@ struct outlet {
     struct stream *stream; /* NULL: what comes is only kept in the history */
     enum frame_kind kind;
     struct history *history; /* NULL: nothing is kept */
+    bool impatient;          /* cancelled: what finds no credit is dropped */
     bool leave_when_empty;   /* the process has ended: an empty pipe is the end, though somebody may still hold it */
     void (*moved)(struct outlet *outlet); /* some bytes came; may be NULL */
     void (*ended)(struct outlet *outlet); /* the last call; the outlet may be freed in it */
@@ -33,6 +34,8 @@ struct inlet {
 void outlet_open(struct outlet *outlet, struct agent *agent, int fd);
 /* There is room again, or the stream was exchanged. */
 void outlet_resume(struct outlet *outlet);
+/* The stream was cancelled: nothing waits for credit any more. May call `ended`. */
+void outlet_stop_waiting(struct outlet *outlet);
 /* The process has ended: read what is there and take emptiness for the end. May call `ended`. */
 void outlet_leave_when_empty(struct outlet *outlet);
 void outlet_close(struct outlet *outlet); /* without `ended` */

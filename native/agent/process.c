@@ -297,9 +297,14 @@ static void on_cancel(struct stream *stream) {
     if (process->keep) {
         detach(process);
         stream_error(stream, "ECANCELED", "detached from the process, which goes on");
-    } else if (!process->ended) {
-        kill_session(process->pid);
+        return;
     }
+    if (!process->ended)
+        kill_session(process->pid);
+    bool err_open = process->err.source.fd >= 0;
+    outlet_stop_waiting(&process->out);
+    if (err_open)
+        outlet_stop_waiting(&process->err);
 }
 
 const struct stream_handler PROCESS_HANDLER = {

@@ -26,11 +26,12 @@ void operation_attach(struct stream *stream, struct mp_value body) {
     struct process *process = find_or_fail(stream, body, true);
     if (!process)
         return;
-    if (process->keep) {
-        tell_started(stream, process->pid);
-        process_attach(process, stream);
-    } else
+    if (!process->keep) {
         stream_fail(stream, EINVAL, "process %d was not started with 'keep'", (int)process->pid);
+        return;
+    }
+    tell_started(stream, process->pid);
+    process_attach(process, stream);
 }
 
 void operation_signal(struct stream *stream, struct mp_value body) {

@@ -228,6 +228,7 @@ static void unpack_special(struct unpacker *unpacker, const struct tar_entry *en
     if (mknodat(directory, name, type | (entry->mode & 0777), entry->device) != 0)
         fail(unpacker, entry);
     give_to_owner(unpacker, directory, name, entry);
+    set_time(directory, name, entry->mtime);
 }
 
 static void unpack_entry(struct unpacker *unpacker, struct tar_entry *entry) {

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
+#include <time.h>
 
 enum { GROUPS_MOST = 256, NAME_MOST = 256, HOME_MOST = 1024 };
 
@@ -20,6 +21,21 @@ struct user {
 /* Looks up "name", "uid", "name:group" or "uid:gid". A uid that nobody has is taken as it is, with the same number as its group and "/" as its home.
  * False with errno ENOENT when there is no such name. */
 bool user_find(const char *spec, struct user *user);
+
+/* The last user that was looked up, as long as neither file has changed. */
+struct user_memory {
+    struct user user;
+    char spec[NAME_MOST];
+    struct file_version {
+        dev_t device;
+        ino_t inode;
+        off_t size;
+        struct timespec changed;
+    } passwd, group;
+};
+
+/* The same as `user_find`; NULL with errno. */
+const struct user *user_recall(struct user_memory *memory, const char *spec);
 
 /* Names of ids, looked up once each while one listing or archive is made. */
 struct names {

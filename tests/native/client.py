@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import select
 import os
+import select
 import socket
 import struct
 import time
@@ -97,6 +97,14 @@ class Client:
         while not frames:
             self.pump(max(0.0, deadline - time.monotonic()))
         return frames.popleft()
+
+    def answers_until_closed(self) -> list[tuple[int, int]]:
+        """Reads until the agent closes; the (stream, kind) of every frame that nobody has read yet."""
+        try:
+            while True:
+                self.pump()
+        except ConnectionClosed:
+            return [(stream, kind) for stream, frames in self._waiting.items() for kind, _ in frames]
 
     def event(self, stream: int) -> dict[str, Any]:
         kind, body = self.receive(stream)

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-from native.client import Client
+from tests.native.client import Client
 
 ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "native"
@@ -108,7 +107,7 @@ def as_init(start_agent: StartAgent) -> Agent:
     namespaces = [unshare, *identity, "--pid", "--fork", "--mount", "--uts", "--mount-proc", "--kill-child"]
     if subprocess.run([*namespaces, "true"], capture_output=True).returncode:
         pytest.skip("this machine allows no namespaces")
-    prepare = "mount -t tmpfs none /run && mkdir /run/agentenv && cd /run/agentenv && touch meminfo cpuinfo cpu_online && exec \"$@\""
+    prepare = 'mount -t tmpfs none /run && mkdir /run/agentenv && cd /run/agentenv && touch meminfo cpuinfo cpu_online && exec "$@"'
     limits = ["--memory-limit", str(512 << 20), "--cpus", "1"]
     cpuinfo = os.open("/proc/cpuinfo", os.O_RDONLY)
     try:

@@ -6,15 +6,19 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.native.conftest import NATIVE, sanitized
 
-from native.conftest import NATIVE, sanitized
-
-ROUNDS = 150_000
+ROUNDS = 40_000
 
 
 @pytest.fixture(scope="module")
 def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    sources = [Path(__file__).with_name("fuzz_parsers.c"), NATIVE / "agent/tar_entry.c", NATIVE / "agent/tar.c", *sorted((NATIVE / "common").glob("*.c"))]
+    sources = [
+        Path(__file__).with_name("fuzz_parsers.c"),
+        NATIVE / "agent/tar_entry.c",
+        NATIVE / "agent/tar.c",
+        *sorted((NATIVE / "common").glob("*.c")),
+    ]
     return sanitized(tmp_path_factory.mktemp("fuzz") / "fuzz", sources, "-DSTANDALONE")
 
 

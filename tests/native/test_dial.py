@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from native.client import CANCEL, DATA, END, AgentError, Client
+from tests.native.client import CANCEL, DATA, END, AgentError, Client
 
 
 @pytest.fixture

@@ -8,9 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-
-from native.client import CALL, CANCEL, DATA, END, ERROR, EVENT, RESULT, WINDOW, AgentError, Client
-from native.conftest import Agent, StartAgent
+from tests.native.client import CALL, CANCEL, DATA, END, ERROR, EVENT, RESULT, WINDOW, AgentError, Client
+from tests.native.conftest import Agent, StartAgent
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
 
@@ -122,7 +121,14 @@ def test_a_process_that_the_host_holds_up_is_not_idle(client: Client) -> None:
 
 def test_a_timeout_takes_the_whole_session(client: Client, tmp_path: Path) -> None:
     noted = tmp_path / "pid"
-    script = f"import os, time\nif os.fork() == 0:\n os.setpgid(0, 0)\n open('{noted}', 'w').write(str(os.getpid()))\n time.sleep(100)\ntime.sleep(100)"
+    script = (
+        "import os, time\n"
+        "if os.fork() == 0:\n"
+        " os.setpgid(0, 0)\n"
+        f" open('{noted}', 'w').write(str(os.getpid()))\n"
+        " time.sleep(100)\n"
+        "time.sleep(100)"
+    )
     result = client.run("python3", "-c", script, timeout=2).result
     assert result["timed_out"] == "wall"
     wait_until_gone(int(noted.read_text()))
@@ -143,6 +149,30 @@ def test_cancel_kills(client: Client) -> None:
     client.send(stream, CANCEL)
     assert client.finish(stream).result["signal"] == signal.SIGKILL
     wait_until_gone(pid)
+
+
+def test_cancel_ends_what_nobody_listens_to(client: Client) -> None:
+    client.grants = False
+    stream = client.open("exec", argv=["seq", "1000000"])
+    received = 0
+    while received < 262_144:
+        kind, body = client.receive(stream)
+        received += len(body) if kind == DATA else 0
+    client.send(stream, CANCEL)
+    assert client.finish(stream).data == b""
+
+
+def test_a_pause_does_not_count(agent: Agent) -> None:
+    """The machine stands still for longer than the timeout, as a frozen cgroup does."""
+    stream = agent.client.open("exec", argv=["sh", "-c", "read x; echo $x"], stdin=True, timeout=2.5)
+    agent.client.event(stream)
+    agent.process.send_signal(signal.SIGSTOP)
+    time.sleep(3.2)
+    agent.process.send_signal(signal.SIGCONT)
+    agent.client.call("ping")
+    agent.client.send(stream, DATA, b"in time\n")
+    outcome = agent.client.finish(stream)
+    assert (outcome.result["timed_out"], outcome.data) == (None, b"in time\n")
 
 
 def test_what_cannot_be_started(client: Client) -> None:
@@ -167,6 +197,7 @@ def test_bad_parameters(client: Client) -> None:
         {"argv": ["true"], "timeout": float("nan")},
         {"argv": ["true"], "pty": {"rows": 0, "cols": 80}},
         {"argv": ["true"], "stdin": 1},
+        {"argv": ["true"], "tag": "x" * 2000},
     ]
     for parameters in bad:
         with pytest.raises(AgentError) as caught:
@@ -349,6 +380,21 @@ class TestKeep:
             client.call("attach", pid=pid)
         assert caught.value.code == "ESRCH"
 
+    def test_many_small_pieces_take_bounded_memory(self, agent: Agent) -> None:
+        client = agent.client
+        script = "for i in range(20000): os.write(1, b'o'); os.write(2, b'e'); select.select([], [], [], 0)"
+        stream = client.open("exec", argv=["python3", "-c", f"import os, select\n{script}\nsys_in = os.read(0, 1)"], stdin=True, keep=True)
+        pid = client.event(stream)["pid"]
+        seen = 0
+        while seen < 40_000:
+            seen += len(client.receive(stream)[1])
+        again = client.open("attach", pid=pid)
+        assert client.event(again)["pid"] == pid
+        client.send(again, END)
+        outcome = client.finish(again)
+        assert 0 < len(outcome.data) <= 20_000
+        assert 0 < len(outcome.errors) <= 20_000
+
     def test_only_kept_processes_can_be_attached_to(self, client: Client) -> None:
         stream = client.open("exec", argv=["sleep", "100"])
         with pytest.raises(AgentError) as caught:
@@ -357,7 +403,7 @@ class TestKeep:
 
 
 def test_orphans_are_reaped(agent: Agent) -> None:
-    script = "sh -c 'sh -c \"sleep 0.05\" & sh -c \"sleep 0.05\" &' & wait; sleep 0.3"
+    script = 'sh -c \'sh -c "sleep 0.05" & sh -c "sleep 0.05" &\' & wait; sleep 0.3'
     agent.client.run("sh", "-c", script)
     children = Path(f"/proc/{agent.process.pid}/task/{agent.process.pid}/children").read_text().split()
     assert children == []

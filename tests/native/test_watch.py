@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from native.client import CANCEL, AgentError, Client
+from tests.native.client import CANCEL, AgentError, Client
 
 
 def start(client: Client, path: Path, **parameters: Any) -> int:
@@ -114,7 +112,7 @@ def test_a_large_tree_and_many_changes(client: Client, tmp_path: Path) -> None:
     for i in range(200):
         for name in "abc":
             (tmp_path / f"d{i}" / name).touch()
-    os.mkdir(tmp_path / "last")
+    (tmp_path / "last").mkdir()
     seen = changes_until(client, stream, "create", tmp_path / "last")
     assert len([1 for kind, _ in seen if kind == "create"]) == 601
 
