@@ -166,6 +166,8 @@ def _body(directory: Path, scenario: Callable[[Lab], Awaitable[None]], failures:
 
 
 def _wire(lab: Lab) -> None:
+    # A new namespace copies this from the machine's own.
+    lab.forward(False)
     nameservers = host_nameservers()
     outside = [
         "link set lo up",
