@@ -118,7 +118,10 @@ def execute(
     timeout: Annotated[str | None, typer.Option(help="End it after this long: 30s, 5m.")] = None,
 ) -> None:
     """Runs a command in a sandbox and ends with its exit code."""
-    line: str | list[str] = command[0] if len(command) == 1 else command
+    words = command[1:] if command[0] == "--" else command
+    if not words:
+        raise typer.BadParameter("name the program to run")
+    line: str | list[str] = words[0] if len(words) == 1 else words
     limit = wishes.seconds(timeout, "--timeout")
 
     async def run() -> int:
