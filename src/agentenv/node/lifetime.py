@@ -10,6 +10,12 @@ from collections.abc import Callable
 from agentenv.errors import InvalidState
 
 
+def check_lifetime(seconds: float | None) -> None:
+    """Raises `InvalidState` for what is no lifetime."""
+    if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
+        raise InvalidState(f"a lifetime of {seconds!r} seconds makes no sense.", remedy="Give a number above 0, or None for no end.")
+
+
 class Lifetime:
     """Calls `on_end` with the seconds granted, once they are over. Belongs to the running event loop."""
 
@@ -24,8 +30,7 @@ class Lifetime:
 
         Takes effect at once or not at all: once the end has come, the owner of this object is ending already.
         """
-        if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
-            raise InvalidState(f"a lifetime of {seconds!r} seconds makes no sense.", remedy="Give a number above 0, or None for no end.")
+        check_lifetime(seconds)
         self.cancel()
         if seconds is not None:
             self._timer = asyncio.get_running_loop().call_later(seconds, self._on_end, seconds)

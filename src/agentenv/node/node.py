@@ -15,12 +15,13 @@ from agentenv.monitoring import EventSink, JsonLinesSink, NullSink
 from agentenv.monitoring.machine_log import open_machine_log
 from agentenv.naming import near
 from agentenv.node.branching import Branching
-from agentenv.node.capacity import Capacity, check_disk
+from agentenv.node.capacity import Capacity, check_disk, disk_full
 from agentenv.node.control import ControlServer
 from agentenv.node.garbage import GarbageReport, collect
 from agentenv.node.home import Home
 from agentenv.node.killing import kill_from_outside
 from agentenv.node.layers import LayerStore
+from agentenv.node.lifetime import check_lifetime
 from agentenv.node.network import NetworkPool
 from agentenv.node.owner import Owner, live_records
 from agentenv.node.reconcile import reconcile
@@ -77,11 +78,15 @@ class Node:
         log = None if events else open_machine_log(place.path)
         node = cls(place, owner, events or log or NullSink())
         node._log = log
-        await node._control.open(owner.directory)
-        dead = await reconcile(place, owner.directory / "trash")
-        node.events.emit("node.opened", owner=owner.id, home=str(place.path), reconciled=dead)
-        if dead:
-            await node.collect_garbage()
+        try:
+            await node._control.open(owner.directory)
+            dead = await reconcile(place, owner.directory / "trash")
+            node.events.emit("node.opened", owner=owner.id, home=str(place.path), reconciled=dead)
+            if dead:
+                await node.collect_garbage()
+        except BaseException:
+            await node.close()
+            raise
         return node
 
     async def create(self, request: SandboxRequest) -> NodeSandbox:
@@ -163,8 +168,7 @@ class Node:
         self._starting.add(done)
         try:
             self._require_open()
-            check_disk(identifier, self.home)
-            self.owner.journal.record(identifier, state="creating", image=request.image)
+            self._announce(identifier, request)
             running = await self._starter.start(Order(identifier, identifier, request, origin.image, origin.layers.paths))
             sandbox = self._sandboxes[identifier] = NodeSandbox(identifier, request, origin, running, self._around)
         except BaseException as error:
@@ -178,6 +182,15 @@ class Node:
         stages = {stage.name: stage.seconds for stage in sandbox.timings}
         self.events.emit("sandbox.created", id=identifier, image=request.image, backend=sandbox.backend, stages=stages)
         return sandbox
+
+    def _announce(self, identifier: str, request: SandboxRequest) -> None:
+        """Checks what can be checked before anything is made, and writes down that something will be."""
+        check_lifetime(request.lifetime)
+        check_disk(identifier, self.home)
+        try:
+            self.owner.journal.record(identifier, state="creating", image=request.image)
+        except OSError as error:
+            raise disk_full(identifier, self.home) from error
 
     def _find_record(self, identifier: str) -> SandboxRecord:
         records = self.list()

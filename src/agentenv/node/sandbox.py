@@ -279,19 +279,23 @@ class NodeSandbox:
         self._around.events.emit(f"sandbox.{'resumed' if state == 'running' else state}", id=self.id, generation=self.generation)
 
     def _record(self, **facts: object) -> None:
-        self._around.journal.record(
-            self.id,
-            state=self.state,
-            generation=self.generation,
-            expires=self._lifetime.expires,
-            backend=self.backend,
-            directory=self.directory,
-            image=self.request.image,
-            snapshot=self.origin.snapshot,
-            metadata=dict(self.request.metadata),
-            init=self._init,
-            **facts,
-        )
+        """Tells the journal. A full disk must not keep a sandbox from being resumed or killed, so then others see an older state."""
+        try:
+            self._around.journal.record(
+                self.id,
+                state=self.state,
+                generation=self.generation,
+                expires=self._lifetime.expires,
+                backend=self.backend,
+                directory=self.directory,
+                image=self.request.image,
+                snapshot=self.origin.snapshot,
+                metadata=dict(self.request.metadata),
+                init=self._init,
+                **facts,
+            )
+        except OSError as error:
+            self._around.events.emit("node.journal_failed", id=self.id, error=str(error))
 
 
 def _first_process(machine: Machine) -> tuple[int, int] | None:

@@ -32,15 +32,22 @@ def layer_digest(layer: Path) -> str:
 def share_unchanged(layer: Path, earlier: Path) -> int:
     """Makes each file of `layer` that `earlier` has too, equal in all, another name of that one; returns the bytes this saves."""
     saved = 0
+    times: dict[str, tuple[int, int]] = {}
     for path, name in _walk(os.fspath(layer), ""):
         other = f"{earlier}/{name}"
         status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode) or not status.st_size or not _same_file(path, status, other):
             continue
+        folder = os.path.dirname(path)  # noqa: PTH120
+        if folder not in times:
+            before = os.stat(folder)  # noqa: PTH116
+            times[folder] = (before.st_atime_ns, before.st_mtime_ns)
         spare = f"{path}.{secrets.token_hex(4)}"
         os.link(other, spare, follow_symlinks=False)
         os.rename(spare, path)  # noqa: PTH104
         saved += status.st_blocks * 512
+    for folder, known in times.items():
+        os.utime(folder, ns=known)
     return saved
 
 
