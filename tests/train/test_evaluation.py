@@ -39,20 +39,22 @@ def test_random_actions_are_repeatable_and_far_from_it() -> None:
     assert one.fraction_of_optimal < 0.8
 
 
-def test_each_lane_plays_its_share_however_short_its_episodes_are() -> None:
-    class Uneven(GymnasiumVecEnv):
-        started = np.zeros(3, dtype=int)
+@pytest.mark.parametrize("count", [1, 2, 5, 9])
+def test_the_same_episodes_are_played_however_many_lanes_there_are(count: int) -> None:
+    assert play(lambda observations: np.zeros(len(observations), dtype=int), envs(count), 9, seed=4) == play(
+        lambda observations: np.zeros(len(observations), dtype=int), envs(3), 9, seed=4
+    )
 
-        def step_wait(self) -> Any:
-            result = super().step_wait()
-            self.started += result[2]
-            return result
 
-    uneven = Uneven(lanes()(None, 3, None))
-    found = play(lambda observations: np.where(np.arange(3) == 0, flip_first_wrong(observations), 0), uneven, 5, seed=2)
-    assert len(found.returns) == 5
-    assert uneven.started[0] > 2, "the quick lane finished more episodes than were counted"
-    assert found.lengths[2:] == (12, 12, 12) or max(found.lengths[2:]) == 12
+def test_short_episodes_are_not_favoured() -> None:
+    alone = [play(flip_first_wrong, envs(1), 1, seed=8 + number) for number in range(6)]
+    together = play(flip_first_wrong, envs(3), 6, seed=8)
+    assert together.lengths == tuple(one.lengths[0] for one in alone)
+    assert together.optimal == tuple(one.optimal[0] for one in alone if one.optimal is not None)
+
+
+def test_more_lanes_than_episodes_do_no_harm() -> None:
+    assert play(flip_first_wrong, envs(5), 2, seed=3) == play(flip_first_wrong, envs(1), 2, seed=3)
 
 
 def test_a_lost_episode_is_played_again_and_counted_apart() -> None:

@@ -25,6 +25,7 @@ def draw(path: Path, *, title: str, training: Points, evaluations: Points, chanc
     if chance is not None:
         axes.axhline(chance, color="tab:gray", linestyle=":", label="random actions")
     axes.set(title=title, xlabel="environment steps", ylabel="mean return")
+    axes.margins(y=0.1)
     axes.grid(alpha=0.3)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="lower right")

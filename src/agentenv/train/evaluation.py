@@ -58,29 +58,40 @@ class Evaluation:
 
 
 def play(policy: Policy, envs: GymnasiumVecEnv, episodes: int, seed: int) -> Evaluation:
-    """Plays `episodes` episodes, spread evenly over the lanes of `envs`, which start from `seed`.
+    """Plays the episodes that begin with the seeds `seed` to `seed + episodes - 1`, each to its end, in whichever lane is free.
 
-    Each lane plays a number fixed beforehand, so short episodes are not favoured; the same seed gives the same episodes to every policy.
-    Raises `InfrastructureError` where sandboxes fail again and again.
+    So the same seed gives the same episodes to every policy, however many lanes there are, and short ones are not favoured. An episode
+    that a sandbox's failure broke off is played again. Raises `InfrastructureError` where that happens again and again.
     """
-    quota = np.array([episodes // envs.num_envs + (lane < episodes % envs.num_envs) for lane in range(envs.num_envs)])
-    played: list[list[dict[str, Any]]] = [[] for _ in range(envs.num_envs)]
-    lost = 0
+    waiting = list(reversed(range(episodes)))
     envs.seed(seed)
     observations = envs.reset()
-    while any(len(done) < wanted for done, wanted in zip(played, quota, strict=True)):
+    playing = {lane: waiting.pop() for lane in range(min(envs.num_envs, episodes))}
+    finished: dict[int, dict[str, Any]] = {}
+    lost = 0
+    while len(finished) < episodes:
         observations, _, dones, infos = envs.step(policy(observations))
-        for lane in np.flatnonzero(dones):
+        ended = [lane for lane in np.flatnonzero(dones).tolist() if lane in playing]
+        for lane in ended:
+            number = playing.pop(lane)
             if "infra_error" in infos[lane]:
                 lost += 1
-            elif len(played[lane]) < quota[lane]:
-                played[lane].append(infos[lane]["episode"])
+                waiting.append(number)
+            else:
+                finished[number] = infos[lane]["episode"]
+            if waiting:
+                playing[lane] = waiting.pop()
         if lost > MOST_LOST * episodes:
             raise InfrastructureError(
                 f"an evaluation of {episodes} episodes lost {lost} to failing sandboxes.",
                 remedy="Run `agentenv doctor`; see the run's events.jsonl.",
             )
-    finished = [episode for lane in played for episode in lane]
+        if begin := {lane: seed + playing[lane] for lane in ended if lane in playing}:
+            observations = envs.restart(begin)
+    return _evaluation([finished[number] for number in range(episodes)], lost)
+
+
+def _evaluation(finished: list[dict[str, Any]], lost: int) -> Evaluation:
     known = all("optimal" in episode for episode in finished)
     return Evaluation(
         tuple(float(episode["r"]) for episode in finished),

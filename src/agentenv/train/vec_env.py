@@ -69,10 +69,17 @@ class GymnasiumVecEnv(VecEnv):
         # Every Gymnasium vector environment takes a list of seeds; only the base class's annotation does not say so.
         observations, infos = self.envs.reset(seed=cast("Any", seeds))
         self._reset_seeds()
-        self._returns[:] = 0.0
-        self._lengths[:] = 0
-        self._optimal[:] = np.nan
-        self._remember_optimal(infos)
+        self._forget(np.ones(self.num_envs, dtype=np.bool_), infos)
+        self._previous = _copied(observations)
+        return _copied(observations)
+
+    def restart(self, seeds: Mapping[int, int]) -> Any:
+        """Begins new episodes in some lanes (lane -> seed) and leaves the others as they are. Returns the observations of all lanes."""
+        mask = np.zeros(self.num_envs, dtype=np.bool_)
+        mask[list(seeds)] = True
+        listed = [seeds.get(lane) for lane in range(self.num_envs)]
+        observations, infos = self.envs.reset(seed=cast("Any", listed), options={"reset_mask": mask})
+        self._forget(mask, infos)
         self._previous = _copied(observations)
         return _copied(observations)
 
@@ -186,13 +193,17 @@ class GymnasiumVecEnv(VecEnv):
         return {"infra_error": error, "terminal_observation": _row(self._previous, lane), "TimeLimit.truncated": True}
 
     def _begin_again(self, observations: Any, done: NDArray[np.bool_], infos: Mapping[str, Any]) -> Any:
-        self._returns[done] = 0.0
-        self._lengths[done] = 0
-        self._optimal[done] = np.nan
         if not self._same_step:
             observations, infos = self.envs.reset(options={"reset_mask": done})
-        self._remember_optimal(infos)
+        self._forget(done, infos)
         return observations
+
+    def _forget(self, lanes: NDArray[np.bool_], infos: Mapping[str, Any]) -> None:
+        """What was counted of the episodes that have ended; `infos` are those of the ones that begin."""
+        self._returns[lanes] = 0.0
+        self._lengths[lanes] = 0
+        self._optimal[lanes] = np.nan
+        self._remember_optimal(infos)
 
     def _remember_optimal(self, infos: Mapping[str, Any]) -> None:
         known = _mask(infos, "optimal_return", self.num_envs)
