@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -94,17 +93,20 @@ static bool prepare_files(struct birth *birth) {
     return prepare_trees(birth);
 }
 
-/* Swaps the stem's empty root for the sandbox's; /dev and /sys move over from the stem's copy. */
+/*
+ * Swaps the stem's empty root for the sandbox's; /dev and /sys move over from the stem's copy. The empty root ends up below /proc, which covers it:
+ * unmounting it would wait for every processor of the machine.
+ */
 static bool enter_root(struct birth *birth) {
     if (setns(birth->host->stem, NS_NEWNS) < 0 || unshare(NS_NEWNS) < 0) return fail(birth, "making a mount namespace", NULL);
     int dev = open("/dev", O_PATH | O_DIRECTORY | O_CLOEXEC), sys = open("/sys", O_PATH | O_DIRECTORY | O_CLOEXEC);
     int root = birth->trees[0];
     if (dev < 0 || sys < 0 || move_mount(root, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY) < 0) return fail(birth, "attaching the root", NULL);
-    if (fchdir(root) < 0 || syscall(SYS_pivot_root, ".", ".") < 0) return fail(birth, "changing the root", NULL);
+    if (fchdir(root) < 0 || (mkdir("proc", 0555) < 0 && errno != EEXIST)) return fail(birth, "making", "/proc");
+    if (syscall(SYS_pivot_root, ".", "proc") < 0 || chdir("/") < 0) return fail(birth, "changing the root", NULL);
     close(root);
     if (attach(dev, "/dev") < 0) return fail(birth, "attaching", "/dev");
     if (attach(sys, "/sys") < 0) return fail(birth, "attaching", "/sys");
-    if (umount2(".", MNT_DETACH) < 0 || chdir("/") < 0) return fail(birth, "leaving the old root", NULL);
     const struct { int mount; const char *target; } mounts[] = {
         {birth->proc, "/proc"}, {birth->pts, "/dev/pts"}, {birth->shm, "/dev/shm"}, {birth->tmp, "/tmp"}, {birth->run, "/run"},
     };

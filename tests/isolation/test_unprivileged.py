@@ -44,6 +44,8 @@ async def main(directory: Path) -> dict[str, object]:
         "capabilities": await shell(machine, "grep CapBnd /proc/self/status"),
     }
     await shell(machine, "sleep 100 >/dev/null 2>&1 &")
+    usage = await machine.usage()
+    seen["usage"] = [usage.memory, usage.cpu_seconds, usage.processes]
     await machine.pause()
     await machine.resume()
     await machine.resize(Resources(cpu=2))
@@ -121,6 +123,15 @@ def test_no_path_of_the_host_shows_here_either(seen: dict[str, object], place: P
     assert " - overlay " in str(seen["mounts"])
     assert place.name not in str(seen["mounts"])
     assert str(seen["devices"]).split() == ["3", "0"]
+
+
+def test_the_agent_tells_the_usage_where_no_cgroup_does(seen: dict[str, object]) -> None:
+    usage = seen["usage"]
+    assert isinstance(usage, list)
+    memory, seconds, processes = usage
+    assert memory is None
+    assert seconds >= 0
+    assert processes >= 2
 
 
 def test_it_ends_and_leaves_nothing(seen: dict[str, object]) -> None:

@@ -55,6 +55,7 @@ class NamespaceMachine:
         self._first_connection: socket.socket | None = connection
         self._on_end = on_end
         self._killed = False
+        self._paused = False
         self._exit: Exit | None = None
         self._ended.add_done_callback(lambda _: self._settle())
 
@@ -83,6 +84,7 @@ class NamespaceMachine:
     async def pause(self) -> None:
         """Stops every process: by the cgroup freezer, or where there is none by the agent, which then alone goes on running."""
         self._check()
+        self._paused = True
         if self._can_freeze:
             await asyncio.to_thread(self._cgroup.freeze)
         else:
@@ -96,6 +98,7 @@ class NamespaceMachine:
             self._cgroup.thaw()
         else:
             await self._ask("continue_all")
+        self._paused = False
 
     async def resize(self, resources: Resources) -> None:
         """Changes limits of the live sandbox and what it is shown of them. Raises `InvalidState`, `InfrastructureError`, `SandboxDied`."""
@@ -114,9 +117,13 @@ class NamespaceMachine:
         limit_file_size(self.pid, self._spec.resources)
 
     async def usage(self) -> Usage:
-        """What the cgroup accounts; all None where there is none."""
+        """What the cgroup accounts; where none does, the processes and their processor time that the agent adds up."""
         self._check()
-        return self._cgroup.usage()
+        usage = self._cgroup.usage()
+        if usage.processes is not None or self._paused:
+            return usage
+        told = await self._ask("stats")
+        return replace(usage, cpu_seconds=told.get("cpu_seconds"), processes=told.get("threads"))
 
     async def oom_kills(self) -> tuple[OomKill, ...]:
         """Out-of-memory kills so far, the oldest first."""
