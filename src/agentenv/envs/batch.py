@@ -123,7 +123,7 @@ class AnswerRows:
         self._heads: NDArray[np.uint64] = np.ndarray((lanes,), "<u8", buffer=block, strides=(stride,))
         self.plain_size = OBSERVATION_OFFSET + size if self._layout is not None else -1
         """The bytes of an answer without an info, where observations have a fixed size."""
-        self._plain_head = np.uint64(int.from_bytes(HEADER.pack(OBSERVATION_OFFSET - HEADER.size + size, Kind.TRANSITION, 0, 0), "little"))
+        self._plain_heads = HEADER.pack(OBSERVATION_OFFSET - HEADER.size + size, Kind.TRANSITION, 0, 0) * lanes
         self._leaves = _views(block, self._layout, lanes, stride, OBSERVATION_OFFSET) if self._layout is not None else []
         self._direct = self._leaves[0] if self._layout is not None and len(self._leaves) == 1 and not self._layout.leaves[0].path else None
 
@@ -131,7 +131,7 @@ class AnswerRows:
         """Whether the rows (each received with exactly `plain_size` bytes) are all transitions that neither end an episode nor carry an
         info.
         """
-        return bool((self._heads == self._plain_head).all())
+        return self._heads.tobytes() == self._plain_heads
 
     def finish(self, lane: int, count: int, stream: socket.socket, environment: str) -> tuple[int, dict[str, Any]]:
         """Completes and checks lane's answer, of which `count` bytes have been received: (flags, info).

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 from agentenv.envs.batch import AnswerRows
-from agentenv.envs.lane import Lane
+from agentenv.envs.lanes import Lanes
 from agentenv.errors import AgentEnvError, EnvironmentFault
 
 Answer: TypeAlias = tuple[int, dict[str, Any]] | AgentEnvError
@@ -17,38 +17,41 @@ _AT_ONCE: Final = socket.MSG_DONTWAIT
 
 
 def exchange(
-    lanes: Sequence[Lane], frames: Sequence[bytes | memoryview], rows: AnswerRows, places: Sequence[int], doing: str = "step"
+    lanes: Lanes, places: Sequence[int], frames: Sequence[bytes | memoryview], rows: AnswerRows, doing: str = "step"
 ) -> list[Answer] | None:
-    """Sends `frames[i]` to `lanes[i]` and receives its answer into row `places[i]`.
+    """Sends `frames[i]` to the lane at `places[i]` and receives its answer into the row of that place.
 
-    Returns None when every answer is plain (no end of an episode, no info, no failure), which is most steps of most environments and costs
-    nothing more to look at. The kernel's time limits run for all lanes at once: after one has expired the others are not waited for again.
+    Returns None when all lanes were asked and every answer is plain (no end of an episode, no info, no failure): most steps of most
+    environments, which cost nothing more to look at. The kernel's time limits run for all lanes at once: when one has expired the others
+    are not waited for again.
     """
-    usual, slots = rows.plain_size, rows.slots
-    for lane, frame in zip(lanes, frames, strict=True):
+    sends, receives, slots, usual = lanes.sends, lanes.receives, rows.slots, rows.plain_size
+    plain, waiting = len(places) == len(slots), 0
+    counts: list[int | OSError] = [0] * len(slots)
+    for place, content in zip(places, frames, strict=True):
         try:
-            lane.socket.sendall(frame)
+            sends[place](content)
         except OSError as problem:
-            lane.broken = lane.broken or lane.explain(problem, doing, *_limit(lane, doing))
-    counts: list[int | OSError] = [0] * len(lanes)
-    waiting, irregular = 0, len(lanes) != len(slots)
+            lanes.all[place].fail(problem, doing)
     # The last to be asked is the last to answer: while the host sleeps on it the others finish, and it is woken once, not once a lane.
-    for index in range(len(lanes) - 1, -1, -1):
+    for place in reversed(places):
         try:
-            counts[index] = count = lanes[index].socket.recv_into(slots[places[index]], 0, waiting)
+            count = receives[place](slots[place], 0, waiting)
+            counts[place] = count
+            if count != usual:
+                plain = False
         except OSError as problem:
-            counts[index], count = problem, -1
+            counts[place], plain = problem, False
             if isinstance(problem, BlockingIOError):
                 waiting = _AT_ONCE
-        if count != usual:
-            irregular = True
-    if not irregular and rows.all_plain():
+    if plain and rows.all_plain():
         return None
-    return [_conclude(lane, place, count, rows, doing) for lane, place, count in zip(lanes, places, counts, strict=True)]
+    return [_conclude(lanes, place, counts[place], rows, doing) for place in places]
 
 
-def _conclude(lane: Lane, place: int, count: int | OSError, rows: AnswerRows, doing: str) -> Answer:
+def _conclude(lanes: Lanes, place: int, count: int | OSError, rows: AnswerRows, doing: str) -> Answer:
     """Checks one lane's answer and reads the rest of it, or says why there is none."""
+    lane = lanes.all[place]
     if lane.broken is not None:
         return lane.broken
     try:
@@ -58,9 +61,4 @@ def _conclude(lane: Lane, place: int, count: int | OSError, rows: AnswerRows, do
     except EnvironmentFault as fault:
         return fault
     except (OSError, AgentEnvError) as problem:
-        lane.broken = lane.explain(problem, doing, *_limit(lane, doing))
-        return lane.broken
-
-
-def _limit(lane: Lane, doing: str) -> tuple[float, str]:
-    return (lane.timeouts.reset, "timeouts.reset") if doing == "reset" else (lane.timeouts.step, "timeouts.step")
+        return lane.fail(problem, doing)

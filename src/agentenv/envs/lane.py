@@ -76,6 +76,13 @@ class Lane:
             return EnvironmentTimeout(name, operation=operation, seconds=seconds, parameter=parameter, output=self.process.output)
         return self.process.death(operation)
 
+    def fail(self, problem: OSError | AgentEnvError, doing: str) -> AgentEnvError:
+        """Marks the lane broken by what happened during a "step" or "reset"; returns the typed error."""
+        if self.broken is None:
+            seconds, parameter = (self.timeouts.reset, "timeouts.reset") if doing == "reset" else (self.timeouts.step, "timeouts.step")
+            self.broken = self.explain(problem, doing, seconds, parameter)
+        return self.broken
+
     def render(self) -> Any:
         with self.doing("render", self.timeouts.step, "timeouts.step"):
             return self.stream.ask_value(Kind.RENDER)

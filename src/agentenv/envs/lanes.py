@@ -21,7 +21,10 @@ Result = TypeVar("Result")
 
 
 class Lanes:
-    """`count` lanes of one plan. A lane that is `broken` stays in its place until `mend` puts a new one there."""
+    """`count` lanes of one plan. A lane that is `broken` stays in its place until `mend` puts a new one there.
+
+    `sends` and `receives` are the methods of the lanes' sockets, looked up once.
+    """
 
     def __init__(self, plan: Plan, count: int, *, max_replacements: int) -> None:
         self._plan = plan
@@ -31,6 +34,8 @@ class Lanes:
         self._generations = [0] * count
         self.seeds: list[int | None] = [None] * count
         self.all = self._open(count)
+        self.sends = [lane.socket.sendall for lane in self.all]
+        self.receives = [lane.socket.recv_into for lane in self.all]
 
     def _open(self, count: int) -> list[Lane]:
         opened = in_parallel(self._attempt, range(count))
@@ -80,10 +85,11 @@ class Lanes:
             if failures > 1 and self._closing.wait(min(_FIRST_PAUSE * 2 ** (failures - 2), _LONGEST_PAUSE)) and problem is not None:
                 raise problem
             try:
-                self.all[place] = Lane.open(self._plan.sandbox, self._plan.spec, self._plan.timeouts)
+                lane = Lane.open(self._plan.sandbox, self._plan.spec, self._plan.timeouts)
             except InfrastructureError as again:
                 problem = again
             else:
+                self.all[place], self.sends[place], self.receives[place] = lane, lane.socket.sendall, lane.socket.recv_into
                 self._generations[place] += 1
                 return
 

@@ -70,6 +70,7 @@ class SandboxEnv(gymnasium.Env[Any, Any]):
         """Takes a lane over; it ends when this object is closed or forgotten."""
         self._lane: Lane | None = lane
         self._finalizer = weakref.finalize(self, lane.close, gracefully=False)
+        self._finalizer.atexit = False  # sandboxes end with their process anyway
 
     @property
     def lane(self) -> Lane:

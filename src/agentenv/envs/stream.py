@@ -70,6 +70,7 @@ class StepStream:
 
     def __init__(self, stream: socket.socket, *, timeout: float) -> None:
         self.socket = stream
+        self._limit = 0.0
         stream.settimeout(None)
         self.limit(timeout)
         kind, _, body = self._receive()
@@ -79,6 +80,9 @@ class StepStream:
 
     def limit(self, seconds: float) -> None:
         """How long the kernel lets the next sends and receives wait."""
+        if seconds == self._limit:
+            return
+        self._limit = seconds
         whole, part = divmod(max(seconds, 0.001), 1.0)
         value = struct.pack("@ll", int(whole), int(part * 1_000_000))
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)

@@ -64,8 +64,10 @@ class SandboxVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         wanted = plan(name, options=options, render_mode=render_mode, settings=settings, timeouts=timeouts, factory=factory, **changes)
         self._lanes = Lanes(wanted, num_envs, max_replacements=max_replacements)
         self._finalizer = weakref.finalize(self, close_all, self._lanes.all, gracefully=False)
+        self._finalizer.atexit = False  # sandboxes end with their process anyway
         self._places = range(num_envs)
         self._ended: Mask = np.zeros(num_envs, dtype=np.bool_)
+        self._nowhere: Mask = self._ended.copy()
         self._any_ended = False
         self._measure(self._lanes.all[0])
 
@@ -126,10 +128,9 @@ class SandboxVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         if self._any_ended:
             frames, beginning = self._with_resets(frames)
         self._before, self._answers = self._answers, self._before
-        answers = exchange(self._lanes.all, frames, self._answers, self._places)
+        answers = exchange(self._lanes, self._places, frames, self._answers)
         if answers is None and not beginning:
-            none: Mask = np.zeros(self.num_envs, dtype=np.bool_)
-            return self._answers.all(), self._answers.rewards.copy(), none, none.copy(), {}
+            return self._answers.all(), self._answers.rewards.copy(), self._nowhere.copy(), self._nowhere.copy(), {}
         return self._conclude(answers or [(0, {})] * self.num_envs, beginning)
 
     def _with_resets(self, frames: Sequence[bytes | memoryview]) -> tuple[list[bytes | memoryview], list[int]]:
@@ -206,7 +207,7 @@ class SandboxVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             frames = [reset_frame(derived.get(place) if seeds[place] is None else seeds[place], options) for place in places]
             for lane in lanes:
                 lane.stream.limit(lane.timeouts.reset)
-            answers = exchange(lanes, frames, self._answers, places, "reset") or [(0, {})] * len(places)
+            answers = exchange(self._lanes, places, frames, self._answers, "reset") or [(0, {})] * len(places)
             for lane in lanes:
                 lane.stream.limit(lane.timeouts.step)
             for answer in answers:

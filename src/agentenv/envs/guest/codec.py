@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from agentenv.envs.guest.layout import Leaf, Reader, Writer, assemble, layout_of, leaf_reader, leaf_writer, pick
@@ -58,11 +59,23 @@ def _explained(write: Writer, what: str) -> Callable[[Any], None]:
     return checked
 
 
+def array_view(description: Description, buffer: bytearray, start: int) -> Any:
+    """An array that looks into `buffer`, into which observations of this space can be assigned; None where they are no single array."""
+    numpy, layout = sys.modules.get("numpy"), layout_of(description)
+    if numpy is None or layout is None or len(layout.leaves) != 1 or layout.leaves[0].path or not layout.leaves[0].shape:
+        return None
+    return _view(numpy, layout.leaves[0], buffer, start)
+
+
+def _view(numpy: Any, leaf: Leaf, buffer: bytearray, start: int) -> Any:
+    return numpy.frombuffer(buffer, dtype=leaf.dtype, count=leaf.count, offset=start + leaf.offset).reshape(leaf.shape)
+
+
 def _writer(leaf: Leaf, buffer: bytearray, start: int) -> Writer:
     numpy = sys.modules.get("numpy")
     if numpy is None or not leaf.shape:
         return leaf_writer(leaf, buffer, start)
-    view = numpy.frombuffer(buffer, dtype=leaf.dtype, count=leaf.count, offset=start + leaf.offset).reshape(leaf.shape)
+    view = _view(numpy, leaf, buffer, start)
     shape = leaf.shape
 
     def write(value: Any) -> None:
@@ -78,10 +91,9 @@ def _reader(leaf: Leaf, buffer: bytearray, start: int, numpy_scalars: bool) -> R
     numpy = sys.modules.get("numpy")
     if numpy is None or not (leaf.shape or numpy_scalars):
         return leaf_reader(leaf, buffer, start)
-    view = numpy.frombuffer(buffer, dtype=leaf.dtype, count=leaf.count, offset=start + leaf.offset).reshape(leaf.shape)
-    if not leaf.shape:
-        return lambda: view[()]
-    return lambda: view.copy()
+    view = _view(numpy, leaf, buffer, start)
+    read: Reader = view.copy if leaf.shape else partial(view.__getitem__, ())
+    return read
 
 
 def conform(description: Description, value: Any) -> Any:

@@ -24,6 +24,7 @@ OUTCOME: Final = struct.Struct("<dII")
 """What follows the header of a TRANSITION: reward f64, bytes of the info's JSON u32, reserved u32; then the observation, then the info."""
 
 OBSERVATION_OFFSET: Final = HEADER.size + OUTCOME.size
+REWARD: Final = struct.Struct("<d")
 TRANSITION_HEAD: Final = struct.Struct("<IBBHdII")
 TERMINATED: Final = 1
 TRUNCATED: Final = 2
