@@ -6,6 +6,7 @@ Paths are the sandbox's. Failures are `AgentFailure` with an errno's name; the c
 from __future__ import annotations
 
 import asyncio
+import io
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator
 from typing import Any, Literal
@@ -15,6 +16,7 @@ import msgspec
 from agentenv.errors import ProtocolError
 from agentenv.guest.connection import Connection
 from agentenv.guest.errors import AgentFailure
+from agentenv.guest.frames import Content, Kind
 from agentenv.guest.processes import checked
 from agentenv.guest.stream import Incoming, Stream
 
@@ -60,18 +62,31 @@ def reader(
     """Starts reading a file; `Incoming.read()` gives it piece by piece."""
     stream = Incoming("read")
     connection.start(stream, "read", {"path": path, "offset": offset, "length": length, "user": user})
-    stream.grant(READ_AHEAD)
+    stream.widen(READ_AHEAD)
     return stream
 
 
-async def read(connection: Connection, path: str, **options: Any) -> bytes:
-    """A whole file (options as for `reader`)."""
-    stream = reader(connection, path, **options)
-    try:
-        pieces = [piece async for piece in drain(stream)]
-    finally:
-        stream.cancel()
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+async def read(
+    connection: Connection, path: str, *, offset: int | None = None, length: int | None = None, user: str | int | None = None
+) -> bytes:
+    """A whole file, or `length` bytes of it from `offset` on."""
+    stream = _Whole()
+    connection.start(stream, "read", {"path": path, "offset": offset, "length": length, "user": user})
+    stream.widen(READ_AHEAD)
+    await stream.result()
+    return stream.content.getvalue()
+
+
+class _Whole(Stream):
+    """Takes a whole file in. A BytesIO hands its content out without another copy."""
+
+    def __init__(self) -> None:
+        super().__init__("read")
+        self.content = io.BytesIO()
+
+    def on_data(self, kind: Kind, data: Content) -> None:
+        self.content.write(data)
+        self.consumed(len(data))
 
 
 async def drain(stream: Incoming) -> AsyncIterator[bytes]:

@@ -41,7 +41,10 @@ class Kind(enum.IntEnum):
     CANCEL = 9
 
 
-Body = bytes | int | dict[str, Any] | None
+Content = bytes | memoryview
+"""Bytes of a DATA frame. What the decoder gives is a view into its own space where that saves a copy: good until it is asked for more."""
+
+Body = Content | int | dict[str, Any] | None
 Frame = tuple[int, Kind, Body]
 
 _BODY_TYPES: dict[int, tuple[Kind, type]] = {
@@ -57,10 +60,21 @@ _BODY_TYPES: dict[int, tuple[Kind, type]] = {
     Kind.CANCEL: (Kind.CANCEL, type(None)),
 }
 
+_DATA_KINDS = {kind.value: kind for kind in (Kind.DATA, Kind.DATA_ERR)}
+# MessagePack: the first byte of an unsigned integer of 1, 2 or 4 bytes (smaller ones are that byte itself), and of a bin of 2 or 4.
+_UINT_WIDTH = {0xCC: 1, 0xCD: 2, 0xCE: 4}
+_BIN_WIDTH = {0xC5: 2, 0xC6: 4}
+
 _LENGTH = struct.Struct(">I")
 # 0x93 array of three, 0xCE uint32 (stream), the kind as a fixint, 0xC6 bin32: always the widest form, so that the header has one size.
 _DATA_HEADER = struct.Struct(">IBBIBBI")
 _DATA_OVERHEAD = _DATA_HEADER.size - _LENGTH.size
+
+_LARGE = 8192
+"""Frames from this size on are worth a parser that does not copy their content."""
+
+_SPACE = 2 * (_LENGTH.size + MAX_FRAME)
+_LEAST_FREE = 256 << 10
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(tuple[int, int, bytes | int | dict[str, Any] | None])
@@ -83,22 +97,28 @@ def data_header(stream: int, size: int, kind: Kind = Kind.DATA) -> bytes:
 
 
 class Decoder:
-    """Turns received bytes into frames without a copy of what is not yet complete.
+    """Turns received bytes into frames.
 
-    The owner receives into `buffer()`, tells `received(count)` and gets the complete frames. After a `ProtocolError` the decoder is of no
-    more use: the connection must be closed.
+    The owner receives into `buffer()`, tells `received(count)` and gets the complete frames, to be handled before the next
+    `buffer()`. After a `ProtocolError` the decoder is of no more use: the connection must be closed.
     """
 
     __slots__ = ("_end", "_space", "_start", "_view")
 
     def __init__(self) -> None:
-        self._space = bytearray(_LENGTH.size + MAX_FRAME)
+        self._space = bytearray(_SPACE)
         self._view = memoryview(self._space)
         self._start = 0
         self._end = 0
 
     def buffer(self) -> memoryview:
-        """The free space that the next bytes go to; never empty."""
+        """The free space that the next bytes go to; never empty. Views that were given out are void from now on."""
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif len(self._space) - self._end < _LEAST_FREE:
+            rest = self._end - self._start
+            self._space[:rest] = self._space[self._start : self._end]
+            self._start, self._end = 0, rest
         return self._view[self._end :]
 
     def received(self, count: int) -> list[Frame]:
@@ -112,19 +132,25 @@ class Decoder:
             first = self._start + _LENGTH.size
             if self._end - first < length:
                 break
-            frames.append(_parse(self._view[first : first + length]))
+            payload = self._view[first : first + length]
+            frames.append((length >= _LARGE and _parse_large(payload)) or _parse(payload))
             self._start = first + length
-        self._compact()
         return frames
 
-    def _compact(self) -> None:
-        """Moves an incomplete frame to the front where the space behind it might not hold its rest."""
-        if self._start == self._end:
-            self._start = self._end = 0
-        elif self._start:
-            rest = self._end - self._start
-            self._space[:rest] = self._space[self._start : self._end]
-            self._start, self._end = 0, rest
+
+def _parse_large(payload: memoryview) -> Frame | None:
+    """A large DATA or DATA_ERR frame with its content as a view; None for any other."""
+    width = _UINT_WIDTH.get(payload[1], 0)
+    at = 2 + width
+    kind, form = payload[at], payload[at + 1]
+    if payload[0] != 0x93 or kind not in (Kind.DATA, Kind.DATA_ERR) or form not in _BIN_WIDTH:
+        return None
+    stream = int.from_bytes(payload[2:at]) if width else payload[1]
+    size_end = at + 2 + _BIN_WIDTH[form]
+    size = int.from_bytes(payload[at + 2 : size_end])
+    if size != len(payload) - size_end or size > MAX_DATA or (not width and stream > 0x7F):
+        return None
+    return stream, _DATA_KINDS[kind], payload[size_end:]
 
 
 def _parse(payload: memoryview) -> Frame:

@@ -18,7 +18,7 @@ import msgspec
 from agentenv.errors import ProtocolError
 from agentenv.guest.connection import Connection
 from agentenv.guest.errors import AgentFailure
-from agentenv.guest.frames import Kind
+from agentenv.guest.frames import Content, Kind
 from agentenv.guest.stream import Stream
 
 KEEP_OUTPUT = 64 << 20
@@ -190,7 +190,7 @@ class Process(Launched):
         self._taps: weakref.WeakSet[Tap] = weakref.WeakSet()
         self._waiting = 0
 
-    def on_data(self, kind: Kind, data: bytes) -> None:
+    def on_data(self, kind: Kind, data: Content) -> None:
         kept = self.stdout if kind is Kind.DATA else self.stderr
         if len(data) <= self._room:
             kept += data
@@ -201,8 +201,9 @@ class Process(Launched):
             self._room = 0
         self._owed += len(data)
         if self._taps:
+            piece = bytes(data)
             for tap in self._taps:
-                tap.put(kind, data)
+                tap.put(kind, piece)
         self.settle()
 
     def on_finished(self) -> None:

@@ -58,7 +58,7 @@ class _Mover:
     def take(self, frames: list[Frame]) -> None:
         """Handles frames of the agent."""
         for _, kind, body in frames:
-            if kind is Kind.DATA and isinstance(body, bytes):
+            if kind is Kind.DATA and isinstance(body, bytes | memoryview):
                 self._unread += body
                 if len(self._unread) > INITIAL_CREDIT:
                     raise ProtocolError("the agent sent more on a dialled stream than it was allowed to.")

@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from agentenv.errors import AgentEnvError, ProtocolError
 from agentenv.guest.errors import AgentFailure, ConnectionLost
-from agentenv.guest.frames import INITIAL_CREDIT, MAX_DATA, Body, Kind, data_header
+from agentenv.guest.frames import INITIAL_CREDIT, MAX_DATA, Body, Content, Kind, data_header
 
 if TYPE_CHECKING:
     from agentenv.guest.connection import Connection
-
-GRANT_EVERY = INITIAL_CREDIT // 4
-"""Consumed bytes are given back in portions of this size: the agent need not wait, and few frames are spent on it."""
 
 
 class Stream:
@@ -31,6 +28,7 @@ class Stream:
         self._number = 0
         self._send_credit = INITIAL_CREDIT
         self._receive_credit = INITIAL_CREDIT
+        self._window = INITIAL_CREDIT
         self._consumed = 0
         self._ended = False
         self._cancelled = False
@@ -41,8 +39,8 @@ class Stream:
         """The connection has given the stream its number."""
         self._connection, self._number = connection, number
 
-    def on_data(self, kind: Kind, data: bytes) -> None:
-        """Content came; whoever takes it in calls `consumed(len(data))` then or later."""
+    def on_data(self, kind: Kind, data: Content) -> None:
+        """Content came, to be copied now; whoever takes it in calls `consumed(len(data))` then or later."""
         raise ProtocolError(f"the agent sent content in answer to {self.operation!r}, which has none.")
 
     def on_event(self, event: str, body: dict[str, Any]) -> None:
@@ -75,14 +73,21 @@ class Stream:
             self._live().send(self._number, Kind.CANCEL)
 
     def consumed(self, count: int) -> None:
-        """`count` received bytes need no more room here, so that the agent may send as many again."""
+        """`count` received bytes need no more room here, so that the agent may send as many again.
+
+        It is told so by the half window: then it need not wait, and few frames are spent on it.
+        """
         self._consumed += count
-        if self._consumed >= GRANT_EVERY and not self._over:
-            self.grant(self._consumed)
+        if self._consumed >= self._window // 2 and not self._over:
+            self._grant(self._consumed)
             self._consumed = 0
 
-    def grant(self, count: int) -> None:
-        """Lets the agent send `count` bytes more."""
+    def widen(self, count: int) -> None:
+        """Lets the agent be `count` bytes further ahead from now on."""
+        self._window += count
+        self._grant(count)
+
+    def _grant(self, count: int) -> None:
         self._receive_credit += count
         self._live().send(self._number, Kind.WINDOW, count)
 
@@ -120,7 +125,7 @@ class Stream:
             self._wake()
         elif self._cancelled:
             return
-        elif (kind is Kind.DATA or kind is Kind.DATA_ERR) and isinstance(body, bytes):
+        elif (kind is Kind.DATA or kind is Kind.DATA_ERR) and isinstance(body, bytes | memoryview):
             self._receive_credit -= len(body)
             if self._receive_credit < 0:
                 raise ProtocolError(
@@ -177,8 +182,8 @@ class Incoming(Stream):
         self._pieces: deque[bytes] = deque()
         self._arrival: asyncio.Future[None] | None = None
 
-    def on_data(self, kind: Kind, data: bytes) -> None:
-        self._pieces.append(data)
+    def on_data(self, kind: Kind, data: Content) -> None:
+        self._pieces.append(bytes(data))
         self._tell()
 
     def on_end(self) -> None:

@@ -126,7 +126,7 @@ async def download_directory(
     await asyncio.to_thread(local.mkdir, parents=True, exist_ok=True)
     stream = Incoming("tar_out")
     connection.start(stream, "tar_out", {"path": remote})
-    stream.grant(READ_AHEAD)
+    stream.widen(READ_AHEAD)
     source = _Source(asyncio.get_running_loop(), stream)
     try:
         unpacked = asyncio.ensure_future(asyncio.to_thread(_unpack, source, local, tuple(exclude), max_bytes, remote))

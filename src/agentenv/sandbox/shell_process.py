@@ -18,7 +18,7 @@ import secrets
 import signal
 from typing import Protocol
 
-from agentenv.guest.frames import Kind
+from agentenv.guest.frames import Content, Kind
 from agentenv.guest.processes import KEEP_OUTPUT, TAP_BACKLOG, Launched
 from agentenv.sandbox.markers import MarkerFinder
 
@@ -126,12 +126,12 @@ class ShellProcess(Launched):
         self._unclaimed: list[tuple[Kind, bytes]] = []
         self._owed = 0
 
-    def on_data(self, kind: Kind, data: bytes) -> None:
+    def on_data(self, kind: Kind, data: Content) -> None:
         self._owed += len(data)
         if self._command is not None:
-            self._command.feed(kind, data)
+            self._command.feed(kind, bytes(data))
         elif sum(len(piece) for _, piece in self._unclaimed) < KEEP_OUTPUT:
-            self._unclaimed.append((kind, data))
+            self._unclaimed.append((kind, bytes(data)))
         self.settle()
 
     def settle(self) -> None:
