@@ -218,6 +218,19 @@ def test_an_error_of_the_environment_is_raised_after_all_have_answered(stand_in:
     envs.close()
 
 
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP], ids=lambda mode: mode.value)
+def test_an_episode_that_ends_beside_an_error_is_not_forgotten(stand_in: Callable[[], LocalSandbox], mode: AutoresetMode) -> None:
+    envs = SandboxVectorEnv(f"{SAMPLES}:Troubled", 2, autoreset_mode=mode, factory=stand_in)
+    envs.set_attr("length", [1, 100])
+    envs.reset()
+    with pytest.raises(EnvironmentFault, match="the dice fell"):
+        envs.step([0, 1])
+    observations, _, terminated, _, _ = envs.step([0, 0])
+    assert observations[:, 0].tolist() == [0.0, 1.0]
+    assert not terminated.any()
+    envs.close()
+
+
 def test_attributes_calls_and_rendering_of_all_lanes(stand_in: Callable[[], LocalSandbox]) -> None:
     envs = SandboxVectorEnv(f"{SAMPLES}:Counter", 2, render_mode="ansi", factory=stand_in)
     envs.reset()

@@ -149,44 +149,47 @@ class SandboxVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
 
     def _conclude(self, answers: list[Answer], beginning: list[int]) -> StepResult:
         """Flags, infos and what the autoreset mode asks for, out of the lanes' answers."""
-        count, same_step = self.num_envs, self.autoreset_mode is AutoresetMode.SAME_STEP
-        terminated, truncated = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
+        for place in beginning:
+            self._lanes.all[place].stream.limit(self._lanes.all[place].timeouts.step)
+        terminated, truncated = self._flags(answers, beginning)
+        self._ended = terminated | truncated
+        self._any_ended = bool(self._ended.any())
+        raise_faults(answers)
         lane_infos = self._lane_infos(answers, beginning)
-        for place, answer in enumerate(answers):
-            if isinstance(answer, AgentEnvError):
-                truncated[place] = place not in beginning
-            elif place not in beginning:
-                terminated[place], truncated[place] = bool(answer[0] & TERMINATED), bool(answer[0] & TRUNCATED)
-                if answer[0]:
-                    self._lanes.finished(place)
         rewards = self._answers.rewards.copy()
         rewards[beginning] = 0.0
-        ended = terminated | truncated
+        finals: dict[int, Any] = {}
+        begun: dict[int, dict[str, Any]] = {}
+        if self._any_ended and self.autoreset_mode is AutoresetMode.SAME_STEP:
+            finals = {place: self._answers.one(place) for place in np.flatnonzero(self._ended).tolist()}
+            begun = self._begin_episodes(list(finals), [None] * self.num_envs, None)
+            self._ended, self._any_ended = self._nowhere.copy(), False
         infos: dict[str, Any] = {}
-        if same_step and ended.any():
-            finals = {place: self._answers.one(place) for place in np.flatnonzero(ended).tolist()}
-            begun = self._begin_episodes(list(finals), [None] * count, None)
-        else:
-            finals, begun = {}, {}
         for place, info in enumerate(lane_infos):
             if place in finals:
                 failure = {"infra_error": info["infra_error"]} if isinstance(answers[place], AgentEnvError) else {}
                 infos = self._add_info(infos, {"final_obs": finals[place], "final_info": info, **failure}, place)
                 info = begun[place]
             infos = self._add_info(infos, info, place)
-        self._ended = np.zeros(count, dtype=np.bool_) if same_step else ended
-        self._any_ended = bool(self._ended.any())
         return self._answers.all(), rewards, terminated, truncated, infos
 
+    def _flags(self, answers: list[Answer], beginning: list[int]) -> tuple[Mask, Mask]:
+        """Which lanes terminated and which were truncated; a lane that failed was cut short, one that has just begun neither."""
+        terminated, truncated = self._nowhere.copy(), self._nowhere.copy()
+        for place, answer in enumerate(answers):
+            if place in beginning or isinstance(answer, EnvironmentFault):
+                continue
+            if isinstance(answer, AgentEnvError):
+                truncated[place] = True
+            elif answer[0]:
+                terminated[place], truncated[place] = bool(answer[0] & TERMINATED), bool(answer[0] & TRUNCATED)
+                self._lanes.finished(place)
+        return terminated, truncated
+
     def _lane_infos(self, answers: list[Answer], beginning: list[int]) -> list[dict[str, Any]]:
-        """Each lane's info; a failed lane keeps its last observation, one that failed in its reset gets it in a new sandbox."""
-        retry = [place for place in beginning if isinstance(answers[place], AgentEnvError)]
-        for place in beginning:
-            self._lanes.all[place].stream.limit(self._lanes.all[place].timeouts.step)
-        for answer in answers:
-            if isinstance(answer, EnvironmentFault):
-                raise answer
+        """Each lane's info; a failed lane keeps its last observation, one that failed in its reset has it in a new sandbox."""
         infos: list[dict[str, Any]] = []
+        retry = [place for place in beginning if isinstance(answers[place], AgentEnvError)]
         begun = self._begin_episodes(retry, [None] * self.num_envs, None)
         for place, answer in enumerate(answers):
             if place in begun:
@@ -210,9 +213,7 @@ class SandboxVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             answers = exchange(self._lanes, places, frames, self._answers, "reset") or [(0, {})] * len(places)
             for lane in lanes:
                 lane.stream.limit(lane.timeouts.step)
-            for answer in answers:
-                if isinstance(answer, EnvironmentFault):
-                    raise answer
+            raise_faults(answers)
             infos |= {place: answer[1] for place, answer in zip(places, answers, strict=True) if not isinstance(answer, AgentEnvError)}
             places = [place for place in places if place not in infos]
         return infos
@@ -275,6 +276,13 @@ class SandboxVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
                 f"options['reset_mask'] must be a boolean array of shape ({self.num_envs},) with at least one True, got {mask!r}"
             )
         return [int(place) for place in np.flatnonzero(mask)]
+
+
+def raise_faults(answers: Sequence[Answer]) -> None:
+    """Raises the first error of an environment's own code."""
+    for answer in answers:
+        if isinstance(answer, EnvironmentFault):
+            raise answer
 
 
 def reset_frame(seed: int | None, options: Mapping[str, Any] | None) -> bytes:
