@@ -187,7 +187,7 @@ class Process(Launched):
         """Bytes printed beyond what is kept."""
         self._room = keep
         self._owed = 0
-        self._taps: weakref.WeakSet[Tap] = weakref.WeakSet()
+        self._taps: weakref.WeakSet[Tap] | None = None
         self._waiting = 0
 
     def on_data(self, kind: Kind, data: Content) -> None:
@@ -208,8 +208,9 @@ class Process(Launched):
 
     def on_finished(self) -> None:
         super().on_finished()
-        for tap in self._taps:
-            tap.tell()
+        if self._taps:
+            for tap in self._taps:
+                tap.tell()
 
     def settle(self) -> None:
         """Lets the process print on, unless a tap lags far behind. A caller that waits for the end does not read, so then no tap counts."""
@@ -223,6 +224,7 @@ class Process(Launched):
         for kind, kept in ((Kind.DATA, self.stdout), (Kind.DATA_ERR, self.stderr)):
             if kept:
                 tap.put(kind, bytes(kept))
+        self._taps = self._taps or weakref.WeakSet()
         self._taps.add(tap)
         return tap
 
