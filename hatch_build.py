@@ -1,7 +1,7 @@
 """Builds the two native programs (the agent and the namespace launcher) into the package.
 
-The compiler is the first of: `AGENTENV_CC`, `musl-gcc`, the zig compiler of the PyPI package `ziglang` (asked for as a build dependency where
-the machine has no compiler of its own), and the system's `cc -static` (works, but links a larger C library).
+The compiler is the first of: `AGENTENV_CC`, `musl-gcc`, the zig compiler of the PyPI package `ziglang` (asked for as a build dependency
+where the machine has no compiler of its own), and the system's `cc -static` (works, but links a larger C library).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PROGRAMS = {"agentenv-agent": "agent", "agentenv-launch": "launch"}
-FLAGS = ["-std=c11", "-Os", "-static", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections", "-s"]
+WARNINGS = ["-Wall", "-Wextra", "-Werror"]
+FLAGS = ["-std=c11", "-Os", "-static", *WARNINGS, "-D_GNU_SOURCE", "-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections", "-s"]
 
 
 def compiler() -> list[str] | None:

@@ -125,7 +125,7 @@ static void skip_pause(struct loop *loop, double before) {
 
 void loop_turn(struct loop *loop, bool busy) {
     bool timed = loop->timers > 0;
-    double before = monotonic_seconds();
+    double before = loop->now; /* not taken anew: the pause may come anywhere between two waits */
     int count = epoll_wait(loop->epoll, loop->batch, LOOP_BATCH, wait_milliseconds(loop, busy));
     loop->now = monotonic_seconds();
     if (timed)

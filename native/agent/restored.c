@@ -26,7 +26,8 @@ struct restoration {
     char *hostname, *machine_id;
 };
 
-/* New bytes for the kernel's pool, so that two copies of one snapshot do not draw the same numbers. Crediting them needs a privilege; mixing them in does not. */
+/* New bytes for the kernel's pool, so that two copies of one snapshot do not draw the same numbers.
+ * Crediting them needs a privilege; mixing them in does not. */
 static void stir_entropy(const struct restoration *restoration) {
     _Alignas(struct rand_pool_info) uint8_t memory[sizeof(struct rand_pool_info) + ENTROPY_MOST];
     struct rand_pool_info *pool = (struct rand_pool_info *)memory;
