@@ -139,7 +139,7 @@ async def test_a_failed_start_leaves_nothing(
 
 @pytest.mark.parametrize("step", ["spares.Spares.take", "starter.write_identity", "starter.with_identity", "journal.Journal.record"])
 async def test_a_full_disk_at_any_step_leaves_nothing(open_node: Node, root_tree: str, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as broken:

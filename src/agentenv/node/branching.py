@@ -7,7 +7,6 @@ that can be done later (finding equal content, making it durable) is done after 
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import threading
 from collections.abc import Awaitable, Callable
@@ -15,16 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentenv.errors import AgentEnvError, CapabilityError, InfrastructureError, InvalidState, NotFound
-from agentenv.images.files import allocated_bytes, sync_filesystem
 from agentenv.images.fingerprint import fingerprint
 from agentenv.isolation.contract import RootFilesystem
 from agentenv.node.capacity import disk_full, is_disk_full
-from agentenv.node.copying import TreeCopier
+from agentenv.node.capture import copy_uppers, prepare_layer
 from agentenv.node.layers import LayersInUse, LayerStore
 from agentenv.node.owner import Owner
 from agentenv.node.records import SandboxRequest
 from agentenv.node.sandbox import NodeSandbox, Origin
-from agentenv.node.sharing import layer_digest, share_unchanged
 from agentenv.node.snapshots import Snapshot, SnapshotTree, check_name, created_now, new_snapshot_id
 from agentenv.node.starter import Order, Starter
 from agentenv.node.trash import Trash
@@ -148,14 +145,17 @@ class Branching:
         The caller holds the sandbox's `transition`.
         """
         broken_off = threading.Event()
-        copier = TreeCopier(lambda: broken_off.is_set() or sandbox.stopping.is_set())
         uppers = [sandbox.directory / "upper" / tree.name for tree in sandbox.origin.image.trees]
         staging = self.owner.staging()
+
+        def stop() -> bool:
+            return broken_off.is_set() or sandbox.stopping.is_set()
+
         try:
             try:
                 if sandbox.state == "running":
                     await uninterrupted(sandbox.machine.pause())
-                await in_thread(lambda: _copy_uppers(copier, uppers, staging), broken_off.set)
+                entries = await in_thread(lambda: copy_uppers(uppers, staging, stop), broken_off.set)
             finally:
                 if sandbox.state == "running":
                     await uninterrupted(sandbox.machine.resume())
@@ -167,9 +167,9 @@ class Branching:
         except BaseException:
             self.trash.discard(staging)
             raise
-        if copier.copied.entries:
+        if entries:
             return staging
-        staging.rmdir()
+        self.trash.discard(staging)
         return None
 
     async def _keep(self, sandbox: NodeSandbox, staging: Path | None, name: str | None) -> Snapshot:
@@ -204,32 +204,14 @@ class Branching:
         # The layer taken of the same writable files before, if there is one: most of the new one is equal to it.
         is_earlier = parent is not None and parent.layers[1:] == below.ids and len(parent.layers) > 0
         earlier = self.layers.use(parent.layers[:1] if parent is not None and is_earlier else ())
-
-        def prepare() -> tuple[str, int]:
-            identifier = f"l{layer_digest(staging)[:40]}"
-            if (self.layers.directory / identifier).is_dir():
-                return identifier, 0
-            saved = sum(share_unchanged(staging, path) for path in earlier.paths)
-            size = allocated_bytes(staging) - saved
-            sync_filesystem(staging)
-            return identifier, size
-
         try:
-            identifier, size = await asyncio.to_thread(prepare)
+            identifier, size = await asyncio.to_thread(prepare_layer, staging, self.layers.directory, earlier.paths)
             return self.layers.publish(staging, identifier), size
         except BaseException:
             self.trash.discard(staging)
             raise
         finally:
             earlier.release()
-
-
-def _copy_uppers(copier: TreeCopier, uppers: list[Path], staging: Path) -> None:
-    for upper in uppers:
-        if any(os.scandir(upper)):
-            target = staging / upper.name
-            target.mkdir()
-            copier.copy(upper, target)
 
 
 def _check_base(snapshot: Snapshot, image: RootFilesystem) -> None:

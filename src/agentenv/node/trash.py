@@ -8,7 +8,17 @@ from pathlib import Path
 from agentenv.errors import InfrastructureError
 from agentenv.images.files import remove_tree
 from agentenv.monitoring import EventSink
+from agentenv.node import mapped
 from agentenv.node.owner import Owner
+
+
+def _remove_whoever_owns_it(path: Path) -> None:
+    try:
+        remove_tree(path)
+    except InfrastructureError:
+        if not mapped.may_help():
+            raise
+        mapped.call("remove", path)
 
 
 class Trash:
@@ -43,6 +53,6 @@ class Trash:
 
     async def _remove(self, path: Path) -> None:
         try:
-            await asyncio.to_thread(remove_tree, path)
-        except InfrastructureError as error:
+            await asyncio.to_thread(_remove_whoever_owns_it, path)
+        except (InfrastructureError, OSError) as error:
             self._events.emit("node.removal_failed", path=str(path), error=str(error))
