@@ -29,7 +29,6 @@ enum {
 
 #define OPEN_TREE_CLONE_FLAG 1u
 #define OPEN_TREE_CLOEXEC_FLAG 02000000u
-#define RECURSIVE_AT 0x8000u
 #define EMPTY_PATH_AT 0x1000u
 #define MOVE_MOUNT_F_EMPTY 4u
 #define MOVE_MOUNT_T_LINKS 0x10u
@@ -91,6 +90,10 @@ static inline int fsmount(int context, unsigned attributes) {
 
 static inline int mount_setattr(int directory, const char *path, unsigned flags, struct mount_attributes *attributes) {
     return (int)syscall(NR_MOUNT_SETATTR, directory, path, flags, attributes, sizeof *attributes);
+}
+
+static inline int close_range_on_exec(unsigned first) {
+    return (int)syscall(NR_CLOSE_RANGE, first, ~0u, CLOSE_RANGE_CLOEXEC_FLAG);
 }
 
 static inline int pidfd_open(pid_t pid) {

@@ -205,7 +205,7 @@ int main(int count, char **words) {
     int pair[2];
     if (options.agent == NULL) return 0;
     if (options.probe != NULL && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) die("making a socket");
-    daemon.control = options.probe != NULL ? pair[0] : options.control;
+    daemon.control = raise_descriptor(options.probe != NULL ? pair[0] : options.control);
     daemon.owner = options.owner > 0 ? pidfd_open(options.owner) : -1;
     memcpy(daemon.sweeps, options.sweeps, sizeof daemon.sweeps);
     daemon.sweep_count = options.sweep_count;

@@ -159,7 +159,7 @@ static bool place_descriptors(struct birth *birth, int *report_pipe) {
         if (source >= 0 && dup2(source, i) < 0) return fail(birth, "placing a descriptor", NULL);
         if (source < 0) close(i);
     }
-    return true;
+    return close_range_on_exec(AGENT_FIRST_FREE) < 0 ? fail(birth, "closing descriptors", NULL) : true;
 }
 
 static bool use_cores(struct birth *birth) {

@@ -49,6 +49,17 @@ async def test_descriptors_are_the_sandboxes_own(machine: NamespaceMachine) -> N
     assert set(names) <= {"0", "1", "2", "3"}  # 3 is the directory that ls reads
 
 
+def _descriptors(pid: int) -> set[str]:
+    """What the descriptors of a process of the host lead to."""
+    return {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}  # noqa: PTH115
+
+
+async def test_the_agent_has_no_descriptor_of_the_launcher(machine: NamespaceMachine, yard: Yard) -> None:
+    launchers = _descriptors(yard.backend._launcher._process.pid) - {"/dev/null"}
+    assert {name for name in _descriptors(machine.pid) & launchers if name.startswith("socket:")} == set()
+    assert str(yard.directory) not in " ".join(_descriptors(machine.pid))
+
+
 async def test_cgroups_begin_at_the_sandbox(machine: NamespaceMachine) -> None:
     groups = await shell(machine, "cat /proc/self/cgroup")
     assert all(line.endswith(":/") for line in groups.splitlines() if ":cpuset:" not in line)
