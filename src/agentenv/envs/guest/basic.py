@@ -17,6 +17,9 @@ from agentenv.envs.guest.spaces import Box, Discrete
 FILES: Final = 16
 MAX_STEPS: Final = 64
 MATCH_BONUS: Final = 5.0
+_BITS: Final = tuple(array("f", [byte >> bit & 1 for bit in range(8)]).tobytes() for byte in range(256))
+"""For each byte its bits as eight float32, the lowest first."""
+
 _MODE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
@@ -44,8 +47,8 @@ class BasicRLEnv(Environment):
         self._names = [f"file-{number:02d}" for number in range(FILES)]
         self._paths = [str(self.directory / name) for name in self._names]
         self._index = {name: number for number, name in enumerate(self._names)}
-        self._observation = array("f", bytes(4 * 2 * FILES))
-        self._target = 0
+        self._present = self._target = 0
+        self._wanted = b""
         self._distance = 0
         self._steps = 0
         self._optimal = 0.0
@@ -61,7 +64,7 @@ class BasicRLEnv(Environment):
         self._lay_out(initial if initial != target else initial ^ 1)
         self._begin(target)
         self._optimal = self._distance + MATCH_BONUS
-        return array("f", self._observation), {"optimal_return": self._optimal}
+        return self._observation(), {"optimal_return": self._optimal}
 
     def step(self, action: int | Sequence[float]) -> tuple[array[float], float, bool, bool, dict[str, Any]]:
         """Creates or removes one file, then looks at what is really there."""
@@ -76,13 +79,13 @@ class BasicRLEnv(Environment):
         terminated = self._distance == 0
         reward = float((before > self._distance) - (before < self._distance)) + (MATCH_BONUS if terminated else 0.0)
         truncated = not terminated and self._steps >= MAX_STEPS
-        return array("f", self._observation), reward, terminated, truncated, {"optimal_return": self._optimal}
+        return self._observation(), reward, terminated, truncated, {"optimal_return": self._optimal}
 
     def render(self) -> str | None:
         """Two rows of marks: what is there, what is wanted."""
         if self.render_mode != "ansi":
             return None
-        marks = "".join("#" if bit else "." for bit in self._observation)
+        marks = "".join("#" if bit else "." for bit in self._observation())
         return f"files  {marks[:FILES]}\nwanted {marks[FILES:]}\n"
 
     def save(self) -> bytes:
@@ -109,9 +112,8 @@ class BasicRLEnv(Environment):
 
     def _begin(self, target: int) -> None:
         self._target = target
+        self._wanted = _BITS[target & 255] + _BITS[target >> 8]
         self._steps = 0
-        for number in range(FILES):
-            self._observation[FILES + number] = target >> number & 1
         self._look()
 
     def _lay_out(self, wanted: int) -> None:
@@ -135,11 +137,12 @@ class BasicRLEnv(Environment):
         return present
 
     def _look(self) -> None:
-        self._present = present = self._scan()
-        observation = self._observation
-        for number in range(FILES):
-            observation[number] = present >> number & 1
-        self._distance = (present ^ self._target).bit_count()
+        self._present = self._scan()
+        self._distance = (self._present ^ self._target).bit_count()
+
+    def _observation(self) -> array[float]:
+        present = self._present
+        return array("f", _BITS[present & 255] + _BITS[present >> 8] + self._wanted)
 
 
 def chosen(action: int | Sequence[float]) -> int:

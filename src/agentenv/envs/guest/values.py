@@ -27,13 +27,13 @@ _TAG: Final = re.compile(r"__[a-z]+__")
 
 def dumps(value: Any) -> bytes:
     """`value` as JSON in UTF-8. Raises ValueError when it is nested deeper than `MAX_DEPTH`."""
-    return json.dumps(_encode(value, 0), separators=(",", ":"), allow_nan=False).encode()
+    return _WRITE(_encode(value, 0)).encode()
 
 
 def loads(data: bytes | bytearray | memoryview) -> Any:
     """The value that `dumps` wrote. Raises ValueError for anything that it cannot have written."""
     try:
-        plain = json.loads(bytes(data), parse_constant=_refuse_constant)
+        plain = _READ(str(data, "utf-8"))
     except RecursionError:
         raise ValueError(f"JSON nested deeper than {MAX_DEPTH}") from None
     return _decode(plain, 0)
@@ -41,6 +41,10 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON; write {{'__float__': …}}")
+
+
+_WRITE: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_READ: Final = json.JSONDecoder(parse_constant=_refuse_constant).decode
 
 
 def _encode(value: Any, depth: int) -> Any:
