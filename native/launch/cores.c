@@ -38,6 +38,13 @@ uint16_t *choose_cores(struct daemon *daemon, unsigned count) {
     return chosen;
 }
 
+/* Done by the daemon right after the clone: a process that has not run yet need not be moved from one core to another. */
+int use_cores(pid_t process, const uint16_t *cores, unsigned count) {
+    unsigned long mask[CPUS_MAX / (8 * sizeof(unsigned long))] = {0};
+    for (unsigned i = 0; i < count; i++) mask[cores[i] / (8 * sizeof *mask)] |= 1ul << (cores[i] % (8 * sizeof *mask));
+    return (int)syscall(SYS_sched_setaffinity, process, sizeof mask, mask);
+}
+
 void release_cores(struct daemon *daemon, const uint16_t *cores, unsigned count) {
     for (unsigned i = 0; cores != NULL && i < count; i++) daemon->load[cores[i]]--;
 }

@@ -44,6 +44,7 @@ void sweep(const char *beginning);
 
 /* cores.c */
 uint16_t *choose_cores(struct daemon *daemon, unsigned count);
+int use_cores(pid_t process, const uint16_t *cores, unsigned count);
 void release_cores(struct daemon *daemon, const uint16_t *cores, unsigned count);
 void find_cores(struct host *host);
 

@@ -113,6 +113,6 @@ const char *set_limits(void);
 const char *lock_down(const struct host *host);
 
 /* sandbox.c: runs in the cloned child, never returns. */
-_Noreturn void become_sandbox(const struct host *host, const struct request *request, const uint16_t *cores, int report_pipe);
+_Noreturn void become_sandbox(const struct host *host, const struct request *request, int report_pipe);
 
 #endif

@@ -21,7 +21,6 @@
 struct birth {
     const struct host *host;
     const struct request *request;
-    const uint16_t *cores;
     struct report report;
     int trees[TREES_MAX], proc, tmp, shm, run, pts; /* detached mounts */
     int memory_usage, cpuinfo; /* for the agent, -1: none */
@@ -162,14 +161,6 @@ static bool place_descriptors(struct birth *birth, int *report_pipe) {
     return close_range_on_exec(AGENT_FIRST_FREE) < 0 ? fail(birth, "closing descriptors", NULL) : true;
 }
 
-static bool use_cores(struct birth *birth) {
-    if (birth->cores == NULL) return true;
-    unsigned long mask[CPUS_MAX / (8 * sizeof(unsigned long))] = {0};
-    for (unsigned i = 0; i < birth->request->cpus; i++)
-        mask[birth->cores[i] / (8 * sizeof *mask)] |= 1ul << (birth->cores[i] % (8 * sizeof *mask));
-    return syscall(SYS_sched_setaffinity, 0, sizeof mask, mask) < 0 ? fail(birth, "choosing cores", NULL) : true;
-}
-
 /* The daemon's death kills the sandbox. It may have died before this was asked for; then its pidfd is readable already. */
 static bool die_with_daemon(struct birth *birth) {
     if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0) return fail(birth, "binding the sandbox's life to its owner's", NULL);
@@ -191,8 +182,7 @@ static bool prepare_process(struct birth *birth, int *report_pipe) {
     if (problem != NULL) return fail(birth, problem, NULL);
     /* The agent is the last process that a shortage of memory should end. Without CAP_SYS_RESOURCE the kernel refuses, which only loses that wish. */
     (void)write_text("/proc/self/oom_score_adj", "-1000");
-    if (!use_cores(birth) || !place_descriptors(birth, report_pipe)) return false;
-    return true;
+    return place_descriptors(birth, report_pipe);
 }
 
 static bool run_stage(struct birth *birth, enum stage stage, bool (*step)(struct birth *)) {
@@ -207,8 +197,8 @@ static void send_report(const struct birth *birth, int report_pipe) {
     (void)ignored; /* the daemon is gone: nobody is left to be told, and the parent-death signal follows */
 }
 
-_Noreturn void become_sandbox(const struct host *host, const struct request *request, const uint16_t *cores, int report_pipe) {
-    struct birth birth = {.host = host, .request = request, .cores = cores};
+_Noreturn void become_sandbox(const struct host *host, const struct request *request, int report_pipe) {
+    struct birth birth = {.host = host, .request = request};
     bool well = run_stage(&birth, STAGE_CGROUP, enter_groups) && run_stage(&birth, STAGE_NETWORK, enter_network) &&
                 run_stage(&birth, STAGE_FILES, prepare_files) && run_stage(&birth, STAGE_ROOT, enter_root) &&
                 run_stage(&birth, STAGE_MASK, mask_kernel);

@@ -52,7 +52,7 @@ static pid_t clone_sandbox(struct daemon *daemon, struct request *request, struc
         .cgroup = group >= 0 ? (uint64_t)group : 0,
     };
     pid_t pid = (pid_t)syscall(NR_CLONE3, &arguments, sizeof arguments);
-    if (pid == 0) become_sandbox(&daemon->host, request, sandbox->cores, report_pipe);
+    if (pid == 0) become_sandbox(&daemon->host, request, report_pipe);
     int error = errno;
     if (group >= 0) close(group);
     errno = error;
@@ -88,6 +88,10 @@ void launch(struct daemon *daemon, struct request *request, uint64_t asked) {
         return free_sandbox(daemon, sandbox);
     }
     if (request->netns == NULL) daemon->network_used = true;
+    if (sandbox->cores != NULL && use_cores(pid, sandbox->cores, sandbox->core_count) < 0) {
+        refuse(daemon, request->id, "clone", "choosing cores");
+        pidfd_send_signal(sandbox->pidfd, SIGKILL);
+    }
     sandbox->pid = pid;
     sandbox->cloned = now_ns();
     sandbox->report_pipe = ends[0];
