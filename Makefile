@@ -24,9 +24,9 @@ soak: $(VENV)/.test native ## the long tests: thousands of starts, kills and cra
 	$(BIN)/pytest -m soak --timeout=3600 $(ARGS)
 
 native: $(VENV)/.run ## compiles the agent and the launcher where their sources changed
-	@$(BIN)/python hatch_build.py >/dev/null
+	@$(BIN)/python native/build.py >/dev/null
 
-$(VENV)/.run: pyproject.toml constraints.txt hatch_build.py scripts/install-debian-packages scripts/make-venv
+$(VENV)/.run: pyproject.toml constraints.txt hatch_build.py native/build.py scripts/install-debian-packages scripts/make-venv
 	scripts/install-debian-packages run
 	PYTHON=$(PYTHON) scripts/make-venv $(VENV) train
 	@touch $@

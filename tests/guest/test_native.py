@@ -20,7 +20,7 @@ def test_a_built_program_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_missing_program_says_how_to_build_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "FOLDER", tmp_path)
-    with pytest.raises(AgentEnvError, match=r"hatch_build\.py"):
+    with pytest.raises(AgentEnvError, match=r"native/build\.py"):
         native.binary("agentenv-launch")
 
 

@@ -39,7 +39,7 @@ def sanitized(output: Path, sources: list[Path], *options: str) -> Path:
 
 @pytest.fixture(scope="session")
 def shipped_agent() -> Path:
-    subprocess.run([sys.executable, str(ROOT / "hatch_build.py")], check=True, capture_output=True)
+    subprocess.run([sys.executable, str(ROOT / "native" / "build.py")], check=True, capture_output=True)
     return ROOT / "src/agentenv/_native/agentenv-agent"
 
 

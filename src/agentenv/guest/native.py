@@ -1,4 +1,4 @@
-"""Where the two native programs lie: built into the package by the wheel, or by `python hatch_build.py` in a checkout."""
+"""Where the two native programs lie: built into the package by the wheel, or by `python native/build.py` in a checkout."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def binary(name: str) -> Path:
     if not os.access(path, os.X_OK):
         raise AgentEnvError(
             f"the native program {name} is missing from the installed package.",
-            remedy="Run `python hatch_build.py` in the checkout (needs a C compiler or `pip install ziglang`), or install a wheel.",
+            remedy="Run `python native/build.py` in the checkout (needs a C compiler or `pip install ziglang`), or install a wheel.",
         )
     return path
