@@ -116,6 +116,8 @@ static bool build_environment(struct stream *stream, struct mp_value body, struc
     bool (*set)(struct strings *, const char *, const char *) = plan->user_name ? put : put_default;
     bool made = strings_copy(env, &stream_agent(stream)->env) && put_default(env, "PATH", DEFAULT_PATH) && set(env, "HOME", plan->user->home) &&
                 set(env, "USER", plan->user->name) && set(env, "LOGNAME", plan->user->name) &&
+                /* Without SHELL each bash would ask the user database for it, which takes longer than all else that it does at its start. */
+                set(env, "SHELL", plan->user->shell) &&
                 (!plan->terminal || put_default(env, "TERM", "xterm-256color"));
     if (!made) {
         stream_fail(stream, ENOMEM, "env");

@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define DEFAULT_SHELL "/bin/sh" /* passwd(5): what an empty field means */
+
 enum { FILE_MOST = 4 << 20, FIELDS = 7 };
 
 /* The content of a small text file, NUL-terminated; an empty string when it cannot be read. To be freed. */
@@ -79,7 +81,8 @@ static bool find_account(const char *passwd, const char *name, struct user *user
     bool by_number = number(name, &wanted);
     for (int pass = 0; pass < 2; pass++) { /* a name of digits is a name first */
         for (const char *text = passwd; next_line(&text, line, sizeof line);) {
-            if (split(line, fields) < 6 || !number(fields[2], &uid) || !number(fields[3], &gid))
+            size_t count = split(line, fields);
+            if (count < 6 || !number(fields[2], &uid) || !number(fields[3], &gid))
                 continue;
             if (pass == 0 ? strcmp(fields[0], name) != 0 : uid != wanted)
                 continue;
@@ -87,6 +90,7 @@ static bool find_account(const char *passwd, const char *name, struct user *user
             user->gid = gid;
             copy(user->name, sizeof user->name, fields[0]);
             copy(user->home, sizeof user->home, fields[5]);
+            copy(user->shell, sizeof user->shell, count > 6 && *fields[6] ? fields[6] : DEFAULT_SHELL);
             return true;
         }
         if (!by_number)
@@ -96,13 +100,14 @@ static bool find_account(const char *passwd, const char *name, struct user *user
         /* An image without any /etc/passwd has a root all the same. */
         if (strcmp(name, "root") != 0)
             return false;
-        *user = (struct user){.name = "root", .home = "/root"};
+        *user = (struct user){.name = "root", .home = "/root", .shell = DEFAULT_SHELL};
         return true;
     }
     user->uid = wanted;
     user->gid = wanted;
     copy(user->name, sizeof user->name, wanted == 0 ? "root" : name);
     copy(user->home, sizeof user->home, wanted == 0 ? "/root" : "/");
+    copy(user->shell, sizeof user->shell, DEFAULT_SHELL);
     return true;
 }
 

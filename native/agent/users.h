@@ -14,6 +14,7 @@ struct user {
     gid_t gid;
     char name[NAME_MOST];
     char home[HOME_MOST];
+    char shell[HOME_MOST];
     gid_t groups[GROUPS_MOST];
     size_t group_count;
 };
