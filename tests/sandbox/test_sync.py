@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import os
 import signal
@@ -18,7 +19,7 @@ import agentenv.sandbox as faces
 from agentenv.errors import CommandTimeout, InvalidState
 from agentenv.isolation import probe_all
 from agentenv.sandbox import CommandHandle, Sandbox
-from agentenv.sandbox.loop_thread import LoopThread, in_thread
+from agentenv.sandbox.loop_thread import LoopThread, _Call, in_thread
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,6 +56,22 @@ def test_work_runs_in_the_loop_and_failures_come_back(loop: LoopThread) -> None:
     assert loop.run(work()) == "agentenv"
     with pytest.raises(ValueError, match="from the loop"):
         loop.run(fail())
+
+
+def test_work_that_is_cancelled_before_it_begins_holds_nobody(loop: LoopThread) -> None:
+    async def work() -> None:
+        raise AssertionError("this must not begin")
+
+    call = _Call(work(), contextvars.copy_context())
+
+    def start_and_cancel() -> None:
+        call.start(asyncio.get_running_loop())
+        call.cancel()
+
+    loop.call(start_and_cancel)
+    assert call.over.acquire(timeout=30)
+    with pytest.raises(asyncio.CancelledError):
+        call.result()
 
 
 def test_waiting_for_oneself_is_refused(loop: LoopThread) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Generic, TypeVar
@@ -97,13 +98,17 @@ class _Call(Generic[Value]):
     def __init__(self, work: Coroutine[Any, Any, Value], context: contextvars.Context) -> None:
         self._work = work
         self._context = context
-        self._task: asyncio.Task[Value] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._values: list[Value] = []
+        self._failure: BaseException = asyncio.CancelledError()
+        self._told = False
         self.over = threading.Lock()
         self.over.acquire()
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """In the loop: begins."""
-        self._task = loop.create_task(self._work, context=self._context)
+        self._task = loop.create_task(self._main(), context=self._context)
+        # Only for work that is cancelled before it has begun; otherwise the thread is told at once, a turn of the loop earlier.
         self._task.add_done_callback(self._done)
 
     def cancel(self) -> None:
@@ -113,11 +118,28 @@ class _Call(Generic[Value]):
 
     def result(self) -> Value:
         """When it is over: what it returned, or raises what it raised."""
-        assert self._task is not None
-        return self._task.result()
+        if self._values:
+            return self._values[0]
+        raise self._failure
 
-    def _done(self, _: asyncio.Task[Value]) -> None:
-        self.over.release()
+    async def _main(self) -> None:
+        try:
+            self._values.append(await self._work)
+        finally:
+            self._failure = sys.exception() or self._failure
+            self._tell()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            # Read once, so that asyncio does not complain: the waiting thread raises it.
+            task.exception()
+        self._work.close()
+        self._tell()
+
+    def _tell(self) -> None:
+        if not self._told:
+            self._told = True
+            self.over.release()
 
 
 async def _next(source: AsyncIterator[Value]) -> Value:
