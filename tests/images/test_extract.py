@@ -253,3 +253,11 @@ def test_refuses_a_broken_header_in_the_middle(write_archive: Write, target: Pat
     path.write_bytes(content)
     with pytest.raises(CapabilityError, match="end is missing"):
         extract_archive(path, target)
+
+
+def test_a_directory_that_became_a_link_is_left_alone(target: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "sub").mkdir(parents=True)
+    os.utime(outside / "sub", (1000, 1000))
+    apply(target, pack(directory("a/sub", mtime=5000), symlink("a", str(outside)), file("b")))
+    assert (outside / "sub").stat().st_mtime == 1000

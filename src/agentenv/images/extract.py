@@ -164,23 +164,25 @@ class Layer:
         return here
 
     def _clear_way(self, path: Path, member: tarfile.TarInfo) -> None:
-        if not os.path.lexists(path) or (member.isdir() and path.is_dir() and not path.is_symlink()):
-            return
-        if path.is_dir() and not path.is_symlink():
-            remove_tree(path)
-        else:
-            path.unlink()
+        if os.path.lexists(path) and not (member.isdir() and path.is_dir() and not path.is_symlink()):
+            self._remove(path)
 
     def _whiteout(self, parent: Path, name: str) -> None:
         """Hides what the archives before this one made; what this one made itself stays, as the specification demands."""
         hidden = [path.name for path in parent.iterdir()] if name == OPAQUE else [name.removeprefix(WHITEOUT)]
         for path in [parent / one for one in hidden if one not in ("", ".", "..")]:
-            if path in self._made or not os.path.lexists(path):
-                continue
-            if path.is_dir() and not path.is_symlink():
-                remove_tree(path)
-            else:
-                path.unlink()
+            if path not in self._made and os.path.lexists(path):
+                self._remove(path)
+
+    def _remove(self, path: Path) -> None:
+        """Removes what an archive made, and forgets it: at its name a link may lie next, which nothing must be done through."""
+        if path.is_dir() and not path.is_symlink():
+            remove_tree(path)
+            self._made = {made for made in self._made if not made.is_relative_to(path)}
+            self._times = {made: time for made, time in self._times.items() if not made.is_relative_to(path)}
+        else:
+            path.unlink()
+            self._made.discard(path)
 
     def _hard_link(self, path: Path, member: tarfile.TarInfo) -> None:
         parts = _parts(member.linkname, member.name)

@@ -36,11 +36,7 @@ def write_durably(path: Path, content: Mapping[str, object]) -> None:
 
 def sync_directory(path: Path) -> None:
     """Makes the names in directory `path` durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    _fsync(os.fspath(path), os.O_RDONLY | os.O_DIRECTORY)
 
 
 def sync_filesystem(path: Path) -> None:
@@ -53,6 +49,30 @@ def sync_filesystem(path: Path) -> None:
             raise InfrastructureError(
                 f"the disk under {path} did not take the data: {os.strerror(number)}.", remedy="Check the disk's health."
             )
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(path: Path) -> None:
+    """Writes the tree at `path` to its disk: its files and names, and nothing of what others have written there.
+
+    On a busy disk that takes a small part of the time that `sync_filesystem` takes. Raises OSError.
+    """
+    directories = []
+    for folder, _, names in os.walk(path):
+        directories.append(folder)
+        for name in names:
+            file = f"{folder}/{name}"
+            if stat.S_ISREG(os.lstat(file).st_mode):
+                _fsync(file, os.O_RDONLY | os.O_NOFOLLOW)
+    for folder in reversed(directories):
+        _fsync(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _fsync(path: str, flags: int) -> None:
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

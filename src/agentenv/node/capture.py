@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from agentenv.images.files import allocated_bytes, remove_tree, sync_filesystem
+from agentenv.images.files import allocated_bytes, remove_tree, sync_tree
 from agentenv.node import mapped
 from agentenv.node.copying import TreeCopier
 from agentenv.node.sharing import layer_digest, share_unchanged
@@ -59,5 +59,5 @@ def prepare_as_we_are(staging: Path, layers: Path, earlier: Sequence[Path]) -> t
         return identifier, 0
     saved = sum(share_unchanged(staging, path) for path in earlier)
     size = allocated_bytes(staging) - saved
-    sync_filesystem(staging)
+    sync_tree(staging)
     return identifier, size

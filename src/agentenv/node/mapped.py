@@ -1,8 +1,8 @@
 """Handles files as the users of an unprivileged sandbox.
 
-Without root, a sandbox's users are ids of a user namespace: its root is the caller, its others (where /etc/subuid grants some) are ids that the
-caller is not. The caller may neither read nor remove what they keep to themselves. A child process in a user namespace with the same
-mapping may, since it is root there (user_namespaces(7)).
+Without root, a sandbox's users are ids of a user namespace: its root is the caller, its others (where /etc/subuid grants some) are ids
+that the caller is not. The caller may neither read nor remove what they keep to themselves. A child process in a user namespace with the
+same mapping may, since it is root there (user_namespaces(7)).
 """
 
 from __future__ import annotations
