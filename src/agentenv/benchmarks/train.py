@@ -12,6 +12,7 @@ from stable_baselines3 import PPO
 from agentenv.benchmarks.row import Row, Scale, Target, in_turn, rate_row
 from agentenv.benchmarks.step import ENVIRONMENT, LANES
 from agentenv.envs import SandboxVectorEnv
+from agentenv.train.learner import use_threads
 from agentenv.train.vec_env import GymnasiumVecEnv
 
 N_STEPS = 256
@@ -28,6 +29,8 @@ def steps_per_second(model: PPO, steps: int) -> float:
 
 
 def run(scale: Scale) -> Iterator[Row]:
+    # As a training does: spinning PyTorch threads would take the cores that the environments of both sides need.
+    use_threads()
     steps = N_STEPS * LANES * scale.count(4, 1)
     ours = SandboxVectorEnv(f"gymnasium:{ENVIRONMENT}", num_envs=LANES)
     theirs = gymnasium.make_vec(ENVIRONMENT, num_envs=LANES, vectorization_mode="async")
