@@ -261,3 +261,11 @@ def test_a_directory_that_became_a_link_is_left_alone(target: Path, tmp_path: Pa
     os.utime(outside / "sub", (1000, 1000))
     apply(target, pack(directory("a/sub", mtime=5000), symlink("a", str(outside)), file("b")))
     assert (outside / "sub").stat().st_mtime == 1000
+
+
+@pytest.mark.parametrize("facts", [{"mtime": 1 << 70}, {"pax_headers": {"path": "a\0b"}}, {"uid": 1 << 70}])
+def test_refuses_numbers_and_names_that_no_system_call_takes(write_archive: Write, target: Path, facts: dict[str, object]) -> None:
+    if "uid" in facts and os.geteuid() != 0:
+        pytest.skip("only root sets owners")
+    with pytest.raises(CapabilityError, match="no complete tar archive"):
+        extract_archive(write_archive(file("a", **facts)), target)

@@ -41,7 +41,8 @@ def extract_archive(path: Path, target: Path, progress: Callable[[str, int, int]
     try:
         with path.open("rb") as file, decompressed(file) as plain:
             layer.apply(plain, lambda: progress(f"unpacking {path.name}", file.tell(), size) if progress else None)
-    except (tarfile.TarError, EOFError, zlib.error, LZMAError) as error:
+    except (tarfile.TarError, EOFError, zlib.error, LZMAError, ValueError, OverflowError) as error:
+        # The last two are numbers and names that fit into a header and not into a system call.
         raise CapabilityError(
             f"{path} is no complete tar archive: {error or 'it ends too early'}.", remedy="Make or download it again."
         ) from error
@@ -123,6 +124,8 @@ class Layer:
         if member.isdir():
             path.mkdir(exist_ok=True)
         elif member.issym():
+            if not member.linkname:
+                raise CapabilityError(f"{member.name} is a symbolic link to nothing, which no file system can hold.")
             path.symlink_to(member.linkname)
         elif member.islnk():
             self._hard_link(path, member)
