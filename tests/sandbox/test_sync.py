@@ -74,6 +74,18 @@ def test_work_that_is_cancelled_before_it_begins_holds_nobody(loop: LoopThread) 
         call.result()
 
 
+def test_work_that_is_cancelled_before_it_is_handed_over(loop: LoopThread) -> None:
+    async def work() -> None:
+        raise AssertionError("this must not begin")
+
+    call = _Call(work(), contextvars.copy_context())
+    loop.call(call.cancel)
+    assert call.over.acquire(timeout=30)
+    loop.call(lambda: call.start(asyncio.get_running_loop()))
+    with pytest.raises(asyncio.CancelledError):
+        call.result()
+
+
 def test_waiting_for_oneself_is_refused(loop: LoopThread) -> None:
     async def work() -> None:
         loop.run(asyncio.sleep(0))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, overload
 
 from agentenv.errors import InfrastructureError
@@ -13,8 +15,20 @@ from agentenv.guest.errors import AgentFailure
 from agentenv.guest.processes import Command, Ended, Process
 from agentenv.sandbox.command_handle import AsyncCommandHandle, PieceReader, tell
 from agentenv.sandbox.link import SIGKILL
+from agentenv.sandbox.plain import plain_words
 from agentenv.sandbox.process_table import ProcessTable, feed
 from agentenv.sandbox.results import CommandResult, OutputCallback, ProcessInfo
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What is to be done with a command besides running it."""
+
+    title: str
+    stdin: bytes | None
+    on_stdout: OutputCallback | None
+    on_stderr: OutputCallback | None
+    check: bool
 
 
 class AsyncCommands:
@@ -81,6 +95,8 @@ class AsyncCommands:
     ) -> CommandResult | AsyncCommandHandle:
         """Runs a command: a string in the sandbox's shell (bash where there is one), a sequence of strings as it is.
 
+        A string of plain words that names a program is run as that program: the shell would do nothing else.
+
         Waits for its end and returns the result; a non-zero exit is a result, unless `check`. With `background` returns a handle
         as soon as it runs.
         `timeout` (seconds in all) and `idle_timeout` (seconds without output) end the command; what it had printed is in the error.
@@ -103,19 +119,19 @@ class AsyncCommands:
             keep=background,
             tag=tag,
         )
-        title = cmd if isinstance(cmd, str) else shlex.join(cmd)
-        culprit = cwd or ("/bin/sh" if isinstance(cmd, str) else next(iter(cmd), ""))
+        words = plain_words(cmd) if isinstance(cmd, str) and not login else None
         content = None if isinstance(stdin, bool) else stdin.encode() if isinstance(stdin, str) else stdin
-        if background:
-            return AsyncCommandHandle(await self._table.start_in_background(command, title, culprit, content))
-        running = self._table.start(command, title)
+        order = _Order(cmd if isinstance(cmd, str) else shlex.join(cmd), content, on_stdout, on_stderr, check)
         try:
-            ended = await _to_the_end(running.process, content, on_stdout, on_stderr)
+            if words is not None:
+                # Where the program cannot be started, it is the shell's to say so, or to run it otherwise.
+                with contextlib.suppress(AgentFailure):
+                    return await self._carry_out(replace(command, shell=None, argv=words), order)
+            return await self._carry_out(command, order)
         except AgentFailure as failure:
-            await self._link.start_fault(failure, culprit)
+            await self._link.start_fault(failure, cwd or ("/bin/sh" if isinstance(cmd, str) else next(iter(cmd), "")))
         except (InfrastructureError, OSError) as error:
             raise await self._link.explain(error) from error
-        return await running.result(ended, check=check)
 
     async def list(self) -> list[ProcessInfo]:
         """The running commands and terminals of this sandbox, of every handle."""
@@ -146,18 +162,25 @@ class AsyncCommands:
         """A handle on a command in the background; its live output now comes here. Raises `NotFound`."""
         return AsyncCommandHandle(await self._table.attach(pid))
 
+    async def _carry_out(self, command: Command, order: _Order) -> CommandResult | AsyncCommandHandle:
+        """Raises `AgentFailure` when it cannot be started."""
+        if command.keep:
+            return AsyncCommandHandle(await self._table.start_in_background(command, order.title, order.stdin))
+        running = self._table.start(command, order.title)
+        return await running.result(await _to_the_end(running.process, order), check=order.check)
 
-async def _to_the_end(process: Process, stdin: bytes | None, on_stdout: OutputCallback | None, on_stderr: OutputCallback | None) -> Ended:
+
+async def _to_the_end(process: Process, order: _Order) -> Ended:
     try:
-        if stdin is not None:
-            await feed(process, stdin)
-        if on_stdout is not None or on_stderr is not None:
+        if order.stdin is not None:
+            await feed(process, order.stdin)
+        if order.on_stdout is not None or order.on_stderr is not None:
             reader = PieceReader(process.tap(), pty=False)
             while (piece := await reader.next()) is not None:
                 if piece.stdout is not None:
-                    await tell(on_stdout, piece.stdout)
+                    await tell(order.on_stdout, piece.stdout)
                 elif piece.stderr is not None:
-                    await tell(on_stderr, piece.stderr)
+                    await tell(order.on_stderr, piece.stderr)
         return await process.run()
     finally:
         process.cancel()

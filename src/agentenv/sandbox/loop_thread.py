@@ -43,8 +43,8 @@ class LoopThread:
                 remedy="Use `AsyncSandbox` in coroutines.",
             )
         call = _Call(work, contextvars.copy_context())
-        loop.call_soon_threadsafe(call.start, loop)
         try:
+            loop.call_soon_threadsafe(call.start, loop)
             call.over.acquire()
         except BaseException:
             loop.call_soon_threadsafe(call.cancel)
@@ -107,6 +107,8 @@ class _Call(Generic[Value]):
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """In the loop: begins."""
+        if self._told:
+            return
         self._task = loop.create_task(self._main(), context=self._context)
         # Only for work that is cancelled before it has begun; otherwise the thread is told at once, a turn of the loop earlier.
         self._task.add_done_callback(self._done)
@@ -115,6 +117,10 @@ class _Call(Generic[Value]):
         """In the loop: asks the work to stop."""
         if self._task is not None:
             self._task.cancel()
+        else:
+            # The interrupt came before the work was handed over.
+            self._work.close()
+            self._tell()
 
     def result(self) -> Value:
         """When it is over: what it returned, or raises what it raised."""

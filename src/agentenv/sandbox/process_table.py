@@ -22,18 +22,13 @@ class ProcessTable:
         process = processes.start(self.link.connection(), command)
         return Running(self.link, process, title, command.timeout, command.idle_timeout, self.link.oom_kills_seen)
 
-    async def start_in_background(self, command: Command, title: str, culprit: str, stdin: bytes | None = None) -> Running:
-        """Starts a command and returns once it runs. Raises `SandboxFileError` naming `culprit`, `ProcessLimit`, `SandboxDied`."""
+    async def start_in_background(self, command: Command, title: str, stdin: bytes | None = None) -> Running:
+        """Starts a command and returns once it runs. Raises `AgentFailure` when it cannot be started, `ConnectionLost`."""
         running = self.start(command, title)
-        try:
-            await running.process.started()
-            self._remember(running)
-            if stdin is not None:
-                await feed(running.process, stdin)
-        except AgentFailure as failure:
-            await self.link.start_fault(failure, culprit)
-        except (InfrastructureError, OSError) as error:
-            raise await self.link.explain(error) from error
+        await running.process.started()
+        self._remember(running)
+        if stdin is not None:
+            await feed(running.process, stdin)
         return running
 
     async def attach(self, pid: int) -> Running:

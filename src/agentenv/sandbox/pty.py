@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from agentenv.errors import InfrastructureError
 from agentenv.guest import processes
+from agentenv.guest.errors import AgentFailure
 from agentenv.guest.processes import Command
 from agentenv.sandbox.command_handle import AsyncCommandHandle
 from agentenv.sandbox.link import SIGKILL
@@ -48,8 +49,12 @@ class AsyncPty:
             keep=True,
         )
         title = chosen if isinstance(chosen, str) else shlex.join(chosen)
-        running = await self._table.start_in_background(command, title, cwd or (title if cmd else "/bin/sh"))
-        return AsyncCommandHandle(running, pty=True)
+        try:
+            return AsyncCommandHandle(await self._table.start_in_background(command, title), pty=True)
+        except AgentFailure as failure:
+            await self._table.link.start_fault(failure, cwd or (title if cmd else "/bin/sh"))
+        except (InfrastructureError, OSError) as error:
+            raise await self._table.link.explain(error) from error
 
     async def connect(self, pid: int) -> AsyncCommandHandle:
         """A handle on a terminal that already runs; what it shows from now on comes here. Raises `NotFound`."""

@@ -195,6 +195,8 @@ class Commands:
     ) -> CommandResult | CommandHandle:
         """Runs a command: a string in the sandbox's shell (bash where there is one), a sequence of strings as it is.
 
+        A string of plain words that names a program is run as that program: the shell would do nothing else.
+
         Waits for its end and returns the result; a non-zero exit is a result, unless `check`. With `background` returns a handle
         as soon as it runs.
         `timeout` (seconds in all) and `idle_timeout` (seconds without output) end the command; what it had printed is in the error.
