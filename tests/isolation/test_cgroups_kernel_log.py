@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agentenv.isolation.namespace.kernel_log import parse_kill, read_records
 
-GROUP = "/agentenv/agentenv-a-1"
+GROUP = "/agentenv-a-1"
 
 
 def _record(name: str, *, priority: int = 6, group: str = GROUP) -> str:

@@ -149,7 +149,7 @@ async def open_launcher(owner_dir: Path, cgroups: CgroupTree) -> Launcher:
     """The daemon for this owner. Without a cgroup for the processor a sandbox's choice of cores is its limit, so it may not change it."""
     pin_cores = "cpu" not in cgroups.controllers
     ours = group_name(owner_dir.name, "x").removesuffix("x")
-    sweeps = [word for hierarchy in cgroups.hierarchies for word in ("--sweep", f"{hierarchy.parent}/{ours}")]
+    sweeps = [word for hierarchy in cgroups.hierarchies for word in ("--sweep", f"{hierarchy.base}/{ours}")]
     return await Launcher.open([*launcher_command(), *sweeps], compile_filter(pin_cores=pin_cores), owner_dir / "launcher.log")
 
 

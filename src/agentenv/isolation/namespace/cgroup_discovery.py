@@ -14,9 +14,6 @@ from pathlib import Path
 
 from agentenv.isolation.namespace import cgroup_files as files
 
-PARENT = "agentenv"
-"""Every sandbox's group is a directory directly below one of this name, in each hierarchy."""
-
 _WHAT_A_CONTROLLER_DOES = {
     "memory": "memory cannot be limited",
     "cpu": "processor time cannot be limited",
@@ -38,15 +35,15 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """One hierarchy that sandboxes are put in. `base` is the group that we may write in, `controllers` what we use it for."""
+    """One hierarchy that sandboxes are put in. `base` is the group that we may write in, `controllers` what we use it for.
+
+    Sandboxes' groups lie directly below `base`, beside the machine's other groups and processes: in one group of ours all sandboxes
+    together would get as much of a busy processor as a single process beside it.
+    """
 
     version: int
     base: str
     controllers: frozenset[str]
-
-    @property
-    def parent(self) -> str:
-        return f"{self.base}/{PARENT}"
 
     @property
     def deferred(self) -> bool:

@@ -21,10 +21,11 @@ from agentenv.errors import CapabilityError, InfrastructureError
 from agentenv.isolation.contract import OomKill, Resources, Usage
 from agentenv.isolation.namespace import cgroup_discovery, cgroup_signals, cgroup_v1, cgroup_v2, kernel_log
 from agentenv.isolation.namespace import cgroup_files as files
-from agentenv.isolation.namespace.cgroup_discovery import PARENT, Hierarchy
+from agentenv.isolation.namespace.cgroup_discovery import Hierarchy
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
-_OWNED = re.compile(r"agentenv-(?P<owner>.+)-(?P<machine>[^-]+)")
+_PREFIX = "agentenv-"
+_NAME = re.compile(rf"{_PREFIX}[A-Za-z0-9_.-]{{1,190}}")
+_OWNED = re.compile(rf"{_PREFIX}(?P<owner>.+)-(?P<machine>[^-]+)")
 
 
 class Driver(Protocol):
@@ -51,7 +52,7 @@ _DRIVERS: Final[dict[int, Driver]] = {1: cgroup_v1, 2: cgroup_v2}
 
 def group_name(owner: str, machine: str) -> str:
     """The name of a machine's cgroup, from which `CgroupTree.by_owner` finds the owner again. A machine's id holds no hyphen."""
-    name = f"agentenv-{owner}-{machine}"
+    name = f"{_PREFIX}{owner}-{machine}"
     if "-" in machine or not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot be a cgroup's name: letters, digits, '_' and '.', and no '-' in the machine's id.")
     return name
@@ -86,14 +87,14 @@ class CgroupTree:
         Raises `InfrastructureError` when the kernel refuses, a group of that name included.
         """
         if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} cannot be a cgroup's name: letters, digits, '_', '.' and '-' only.")
+            raise ValueError(f"{name!r} cannot be a sandbox's cgroup: `{_PREFIX}`, then letters, digits, '_', '.' and '-' only.")
         made: list[str] = []
         try:
             for hierarchy in self.hierarchies:
                 if hierarchy.deferred:
                     continue
                 _make(hierarchy, name)
-                made.append(f"{hierarchy.parent}/{name}")
+                made.append(f"{hierarchy.base}/{name}")
         except OSError as error:
             for directory in made:
                 Path(directory).rmdir()
@@ -108,14 +109,11 @@ class CgroupTree:
         return Cgroup(name, self.hierarchies)
 
     def names(self) -> list[str]:
-        """Every sandbox's cgroup on this machine that lies under our parents, of all owners."""
+        """Every sandbox's cgroup on this machine that lies under our bases, of all owners."""
         found: set[str] = set()
         for hierarchy in self.hierarchies:
-            try:
-                with os.scandir(hierarchy.parent) as entries:
-                    found.update(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-            except FileNotFoundError:
-                continue
+            with os.scandir(hierarchy.base) as entries:
+                found.update(entry.name for entry in entries if entry.name.startswith(_PREFIX) and entry.is_dir(follow_symlinks=False))
         return sorted(found)
 
     def by_owner(self) -> dict[str, list[str]]:
@@ -132,17 +130,12 @@ class CgroupTree:
 
 
 def _make(hierarchy: Hierarchy, name: str) -> None:
-    """One mkdir in the usual case; our parent is made, and its controllers handed down, when it is missing."""
-    directory = f"{hierarchy.parent}/{name}"
-    try:
-        os.mkdir(directory)  # noqa: PTH102 - on the path that every start takes, and a plain string is what we have
-    except FileNotFoundError:
-        Path(hierarchy.parent).mkdir(exist_ok=True)
-        if hierarchy.version == 2 and hierarchy.controllers:
-            wanted = " ".join(f"+{controller}" for controller in sorted(hierarchy.controllers))
-            files.write(f"{hierarchy.base}/cgroup.subtree_control", wanted)
-            files.write(f"{hierarchy.parent}/cgroup.subtree_control", wanted)
-        Path(directory).mkdir()
+    """One mkdir, once the base hands its controllers down (version 2 only)."""
+    if hierarchy.version == 2 and hierarchy.controllers:
+        handed_down = (files.read(f"{hierarchy.base}/cgroup.subtree_control") or "").split()
+        if missing := hierarchy.controllers.difference(handed_down):
+            files.write(f"{hierarchy.base}/cgroup.subtree_control", " ".join(f"+{controller}" for controller in sorted(missing)))
+    os.mkdir(f"{hierarchy.base}/{name}")  # noqa: PTH102 - on the path that every start takes, and a plain string is what we have
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +147,12 @@ class Cgroup:
 
     def _directories(self) -> Iterator[tuple[Hierarchy, str]]:
         """Where every process of the sandbox is."""
-        return ((hierarchy, f"{hierarchy.parent}/{self.name}") for hierarchy in self.hierarchies if not hierarchy.deferred)
+        return ((hierarchy, f"{hierarchy.base}/{self.name}") for hierarchy in self.hierarchies if not hierarchy.deferred)
 
     def _control(self, controller: str) -> Control | None:
         for hierarchy in self.hierarchies:
             if controller in hierarchy.controllers:
-                return Control(_DRIVERS[hierarchy.version], f"{hierarchy.parent}/{self.name}")
+                return Control(_DRIVERS[hierarchy.version], f"{hierarchy.base}/{self.name}")
         return None
 
     @property
@@ -230,9 +223,9 @@ class Cgroup:
         for hierarchy in self.hierarchies:
             if not hierarchy.deferred:
                 continue
-            if not Path(f"{hierarchy.parent}/{self.name}").is_dir():
+            if not Path(f"{hierarchy.base}/{self.name}").is_dir():
                 _make(hierarchy, self.name)
-            inside = f"{hierarchy.parent}/{self.name}/cgroup.procs"
+            inside = f"{hierarchy.base}/{self.name}/cgroup.procs"
             while members and (outside := set(files.read_processes(members)) - set(files.read_processes(inside))):
                 for pid in outside:
                     # One that has ended in the meantime is nobody's concern.
@@ -304,7 +297,7 @@ class Cgroup:
         if count == 0:
             return ()
         _, peak, limit = driver.memory(directory)
-        names: tuple[str | None, ...] = kernel_log.killed_in(f"/{PARENT}/{self.name}")[-count:]
+        names: tuple[str | None, ...] = kernel_log.killed_in(f"/{self.name}")[-count:]
         names = (None,) * (count - len(names)) + names
         return tuple(OomKill(limit=limit or 0, peak=peak or 0, process=name) for name in names)
 
@@ -322,7 +315,7 @@ class Cgroup:
         if (v2 := self.v2_directory) is not None:
             cgroup_signals.wait_until_empty(str(v2), self.name, timeout)
         for hierarchy in self.hierarchies:
-            _remove_directory(f"{hierarchy.parent}/{self.name}")
+            _remove_directory(f"{hierarchy.base}/{self.name}")
 
 
 def _remove_directory(directory: str) -> None:
