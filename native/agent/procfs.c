@@ -6,9 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-enum { ROUNDS = 4, TREE_MOST = 32768 };
+enum { ROUNDS = 4, TREE_MOST = 32768, NUMBERS_MOST = 1 << 22 }; /* the kernel's PID_MAX_LIMIT */
 
 static bool read_stat(const char *pid, struct proc_stat *stat) {
     char path[64], text[1024];
@@ -34,11 +35,16 @@ bool procfs_each(bool (*each)(const struct proc_stat *stat, void *context), void
         return false;
     struct dirent *entry;
     struct proc_stat stat;
-    while ((entry = readdir(directory)))
-        if (entry->d_name[0] >= '0' && entry->d_name[0] <= '9' && read_stat(entry->d_name, &stat) && !each(&stat, context))
+    bool lists = false; /* a /proc that is no procfs holds no processes, not even the reader */
+    while ((entry = readdir(directory))) {
+        if (entry->d_name[0] < '0' || entry->d_name[0] > '9' || !read_stat(entry->d_name, &stat))
+            continue;
+        lists = true;
+        if (!each(&stat, context))
             break;
+    }
     closedir(directory);
-    return true;
+    return lists;
 }
 
 struct hunt {
@@ -53,12 +59,33 @@ static bool kill_member(const struct proc_stat *stat, void *context) {
     return true;
 }
 
+/* The kernel counts upwards, so a new child has the highest number unless it began again from below. */
+static pid_t highest_number(pid_t known) {
+    pid_t child = vfork();
+    if (child == 0)
+        _exit(0);
+    if (child > 0)
+        waitpid(child, NULL, 0);
+    return child > known ? child : NUMBERS_MOST;
+}
+
+/* Without a list of processes: asks the kernel about every number there can be. */
+static int kill_by_number(pid_t leader) {
+    int found = 0;
+    pid_t last = highest_number(leader);
+    for (pid_t pid = 2; pid <= last; pid++)
+        if (getsid(pid) == leader && kill(pid, SIGKILL) == 0)
+            found++;
+    return found;
+}
+
 void kill_session(pid_t leader) {
     kill(-leader, SIGKILL);
     /* A member may fork while the list is read, so it is read again until nobody is left. */
     for (int round = 0; round < ROUNDS; round++) {
         struct hunt hunt = {leader, 0};
-        procfs_each(kill_member, &hunt);
+        if (!procfs_each(kill_member, &hunt))
+            hunt.found = kill_by_number(leader);
         if (hunt.found == 0)
             return;
     }

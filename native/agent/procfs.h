@@ -12,7 +12,7 @@ struct proc_stat {
     char state;
 };
 
-/* Calls `each` for every process of /proc until it answers false; false when /proc cannot be read. */
+/* Calls `each` for every process of /proc until it answers false; false when /proc cannot be read or holds none. */
 bool procfs_each(bool (*each)(const struct proc_stat *stat, void *context), void *context);
 
 /* SIGKILLs a process's group and whatever else is in its session. */

@@ -66,6 +66,7 @@ struct report {
 struct host {
     bool user_namespace; /* the daemon runs in a user namespace of its own: the caller is unprivileged */
     bool many_ids; /* that namespace maps a range of ids and not just one */
+    bool full_proc; /* a procfs can be mounted; else the stem has a reduced one (reduced_proc.c) */
     int landlock; /* ABI version, 0: none */
     int agent; /* sealed memfd */
     int filter; /* memfd with the seccomp program, -1: none */
@@ -93,6 +94,10 @@ const char *enter_user_namespace(struct id_ranges ranges, bool *many_ids);
 
 /* stem.c: builds the stem namespace; returns NULL or what failed, errno set. */
 const char *build_stem(struct host *host);
+
+/* reduced_proc.c: fills the current directory; -1 with errno. */
+int fill_reduced_proc(int host_proc);
+bool can_mount_proc(void);
 
 /* network.c: moves the daemon itself into a fresh network namespace with its loopback up. */
 const char *fresh_network(void);

@@ -74,7 +74,6 @@ static const char *set_up(struct host *host, const struct options *options) {
     host->landlock = (int)syscall(NR_LANDLOCK_CREATE_RULESET, NULL, 0, 1);
     if (host->landlock < 0) host->landlock = 0;
     find_cores(host);
-    find_masks(host);
     host->agent = raise_descriptor(seal_file(options->agent, "agentenv-agent"));
     if (host->agent < 0) return "reading the agent";
     if (!is_privileged()) {
@@ -82,6 +81,8 @@ static const char *set_up(struct host *host, const struct options *options) {
         const char *problem = enter_user_namespace(options->ranges, &host->many_ids);
         if (problem != NULL) return problem;
     }
+    host->full_proc = can_mount_proc();
+    find_masks(host);
     host->self = raise_descriptor(pidfd_open(getpid()));
     if (host->self < 0) return "opening a pidfd (needs Linux 5.3)";
     const char *problem = build_stem(host);
@@ -216,7 +217,8 @@ int main(int count, char **words) {
         tell(&daemon, -1, "event=unusable\nuser_namespace=%d\nerrno=%d\nwhat=%s", daemon.host.user_namespace, errno, problem);
         if (options.probe == NULL) return 1;
     } else
-        tell(&daemon, -1, "event=ready\nuser_namespace=%d\nmany_ids=%d\nlandlock=%d", daemon.host.user_namespace, daemon.host.many_ids, daemon.host.landlock);
+        tell(&daemon, -1, "event=ready\nuser_namespace=%d\nmany_ids=%d\nlandlock=%d\nfull_proc=%d", daemon.host.user_namespace, daemon.host.many_ids,
+             daemon.host.landlock, daemon.host.full_proc);
     if (options.probe != NULL && problem != NULL) return print_answers(pair[1]);
     watch_owner(&daemon);
     if (options.probe != NULL) return probe(&daemon, options.probe, pair[1]);

@@ -26,6 +26,7 @@ static size_t find_existing(const char *const *paths, size_t count, const char *
 }
 
 void find_masks(struct host *host) {
+    if (!host->full_proc) return; /* a reduced one shows nothing of this kind */
     host->hidden_count = find_existing(hidden, sizeof hidden / sizeof *hidden, host->hidden);
     host->frozen_count = find_existing(frozen, sizeof frozen / sizeof *frozen, host->frozen);
 }

@@ -84,7 +84,8 @@ static bool prepare_files(struct birth *birth) {
     if (request->memory_file != NULL && (birth->memory_usage = open(request->memory_file, O_RDONLY | O_CLOEXEC)) < 0)
         return fail(birth, "opening the memory use", request->memory_file);
     if (request->cpus > 0 && (birth->cpuinfo = open("/proc/cpuinfo", O_RDONLY | O_CLOEXEC)) < 0) return fail(birth, "opening /proc/cpuinfo", NULL);
-    if ((birth->proc = plain_mount("proc", nothing, ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC)) < 0) return fail(birth, "mounting /proc", NULL);
+    birth->proc = -1;
+    if (birth->host->full_proc && (birth->proc = plain_mount("proc", nothing, ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC)) < 0) return fail(birth, "mounting /proc", NULL);
     if ((birth->pts = plain_mount("devpts", all_ids ? terminals : terminals_of_one, ATTR_NOSUID | ATTR_NOEXEC)) < 0) return fail(birth, "mounting /dev/pts", NULL);
     if ((birth->tmp = tmpfs_mount(request->tmp_bytes, "1777", ATTR_NOSUID | ATTR_NODEV)) < 0) return fail(birth, "mounting /tmp", NULL);
     if ((birth->shm = tmpfs_mount(request->shm_bytes, "1777", ATTR_NOSUID | ATTR_NODEV)) < 0) return fail(birth, "mounting /dev/shm", NULL);
@@ -93,12 +94,13 @@ static bool prepare_files(struct birth *birth) {
 }
 
 /*
- * Swaps the stem's empty root for the sandbox's; /dev and /sys move over from the stem's copy. The empty root ends up below /proc, which covers it:
+ * Swaps the stem's empty root for the sandbox's; /dev, /sys and a reduced /proc move over from the stem's copy. The empty root ends up below /proc, which covers it:
  * unmounting it would wait for every processor of the machine.
  */
 static bool enter_root(struct birth *birth) {
     if (setns(birth->host->stem, NS_NEWNS) < 0 || unshare(NS_NEWNS) < 0) return fail(birth, "making a mount namespace", NULL);
     int dev = open("/dev", O_PATH | O_DIRECTORY | O_CLOEXEC), sys = open("/sys", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (!birth->host->full_proc && (birth->proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0) return fail(birth, "finding", "/proc");
     int root = birth->trees[0];
     if (dev < 0 || sys < 0 || move_mount(root, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY) < 0) return fail(birth, "attaching the root", NULL);
     if (fchdir(root) < 0 || (mkdir("proc", 0555) < 0 && errno != EEXIST)) return fail(birth, "making", "/proc");

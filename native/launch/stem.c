@@ -1,5 +1,6 @@
 /*
- * The stem: a mount namespace with nothing but an empty root, a finished read-only /dev and a finished read-only /sys.
+ * The stem: a mount namespace with nothing but an empty root, a finished read-only /dev, a finished read-only /sys, and where the kernel refuses
+ * sandboxes a /proc of their own, a finished reduced one.
  *
  * Each sandbox copies it (three mounts, however many the host has) and moves /dev and /sys into its own root: they are built once per daemon. Being
  * read-only they are no channel between sandboxes.
@@ -73,20 +74,23 @@ static int add_tmpfs(int root, const char *name) {
     return mount < 0 || attach(mount, name) < 0 ? -1 : chdir(name);
 }
 
-static const char *fill_stem(int root, int host_dev) {
+static const char *fill_stem(const struct host *host, int root, int host_dev, int host_proc) {
     if (add_tmpfs(root, "dev") < 0 || fill_devices(host_dev) < 0 || seal_read_only(".") < 0) return "preparing /dev";
     if (add_tmpfs(root, "sys") < 0 || fill_system() < 0 || seal_read_only(".") < 0) return "preparing /sys";
+    if (!host->full_proc && (add_tmpfs(root, "proc") < 0 || fill_reduced_proc(host_proc) < 0 || seal_read_only(".") < 0))
+        return "preparing a reduced /proc";
     return fchdir(root) < 0 || seal_read_only(".") < 0 ? "preparing an empty root" : NULL;
 }
 
-/* Fills an empty tmpfs while the host's /dev can still be reached, makes it the root and lets go of all else. */
-static const char *replace_root(void) {
-    int host_dev = open("/dev", O_PATH | O_DIRECTORY | O_CLOEXEC);
+/* Fills an empty tmpfs while the host's /dev and /proc can still be reached, makes it the root and lets go of all else. */
+static const char *replace_root(const struct host *host) {
+    int host_dev = open("/dev", O_PATH | O_DIRECTORY | O_CLOEXEC), host_proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
     int root = tmpfs_mount(1 << 20, "0755", ATTR_NOSUID | ATTR_NODEV);
-    if (host_dev < 0 || root < 0 || move_mount(root, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY) < 0) return "mounting an empty root";
-    const char *problem = fill_stem(root, host_dev);
+    if (host_dev < 0 || host_proc < 0 || root < 0 || move_mount(root, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY) < 0) return "mounting an empty root";
+    const char *problem = fill_stem(host, root, host_dev, host_proc);
     if (problem != NULL) return problem;
     close(host_dev);
+    close(host_proc);
     close(root);
     if (syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0 || chdir("/") < 0) return "leaving the host's root";
     return NULL;
@@ -99,7 +103,7 @@ const char *build_stem(struct host *host) {
     int base = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
     if (process < 0 || base < 0) return "reading /proc";
     if (unshare(NS_NEWNS) < 0) return "making a second mount namespace";
-    const char *problem = replace_root();
+    const char *problem = replace_root(host);
     if (problem != NULL) return problem;
     host->stem = openat(process, "ns/mnt", O_RDONLY | O_CLOEXEC);
     if (host->stem < 0 || setns(base, NS_NEWNS) < 0) return "returning to the host's files";

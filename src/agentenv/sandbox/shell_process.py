@@ -25,6 +25,7 @@ from agentenv.sandbox.markers import MarkerFinder
 # 60 the commands, 61 and 62 where the markers go, 63 the text of the present command. Tracing (`set -x`) is switched off around
 # the bookkeeping and
 # on again in the first line of the next command, so that it shows the commands alone. $? is carried over from command to command.
+# A machine without /proc/self has no /dev/fd: there the text goes through a file.
 BOOT = r"""
 exec 60<&0 61>&1 62>&2 </dev/null
 shopt -s expand_aliases
@@ -32,10 +33,12 @@ __agentenv_status() { return "$__agentenv_code"; }
 __agentenv_two() { return 2; }
 __agentenv_unwind='if ((${#BASH_SOURCE[@]})); then __agentenv_two; else trap - DEBUG; shopt -u extdebug; fi'
 trap '((${#BASH_SOURCE[@]})) && { trap -- "$__agentenv_unwind" DEBUG; shopt -s extdebug; return 130; }' INT
-__agentenv_code=0 __agentenv_trace=
+__agentenv_code=0 __agentenv_trace= __agentenv_source=/dev/fd/63
+[[ -r /dev/fd/60 ]] || __agentenv_source=/tmp/.agentenv-shell-$$
 while TMOUT= IFS= builtin read -r -d '' -u 60 __agentenv_text; do
+[[ $__agentenv_source == /dev/fd/63 ]] || builtin printf '%s' "$__agentenv_trace$__agentenv_text" >|"$__agentenv_source"
 __agentenv_status
-. /dev/fd/63 63<<<"$__agentenv_trace$__agentenv_text" 60<&- 61>&- 62>&-
+. "$__agentenv_source" 63<<<"$__agentenv_trace$__agentenv_text" 60<&- 61>&- 62>&-
 { __agentenv_code=$?
 case $- in *x*) __agentenv_trace=$'set -x\n' ;; *) __agentenv_trace= ;; esac
 set +x; } 2>/dev/null

@@ -17,6 +17,7 @@ class Facts:
     user_namespace: bool
     many_ids: bool
     landlock: int
+    full_proc: bool = True
 
 
 def parse(message: bytes) -> dict[str, str]:
@@ -40,7 +41,7 @@ def facts(answer: Mapping[str, str]) -> Facts:
     if answer.get("event") != "ready":
         reason, remedy = explain(answer)
         raise BackendUnavailable(f"the namespace backend cannot work here: {reason}", remedy=remedy)
-    return Facts(answer["user_namespace"] == "1", answer["many_ids"] == "1", int(answer["landlock"]))
+    return Facts(answer["user_namespace"] == "1", answer["many_ids"] == "1", int(answer["landlock"]), answer.get("full_proc") != "0")
 
 
 def stages(text: str) -> tuple[Stage, ...]:
