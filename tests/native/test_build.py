@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from tests.native.conftest import NATIVE, sanitized
+from tests.native.conftest import NATIVE, WARNINGS, sanitized
 
 ROUNDS = 40_000
 
@@ -32,3 +33,14 @@ def test_parsers_survive_damage_and_noise(fuzzer: Path, seed: int) -> None:
 def test_the_program_is_small_and_needs_nothing(shipped_agent: Path) -> None:
     assert shipped_agent.stat().st_size < 300 << 10
     assert b"INTERP" not in subprocess.run(["readelf", "-lW", shipped_agent], capture_output=True, check=True).stdout
+
+
+@pytest.mark.parametrize("folder", ["agent", "launch"])
+def test_no_compiler_warns(folder: str) -> None:
+    """A user's build goes on past warnings, which other compilers may have; a developer's must not."""
+    compiler = shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("no gcc or clang")
+    sources = sorted((NATIVE / folder).glob("*.c"))
+    done = subprocess.run([compiler, *WARNINGS, "-fsyntax-only", f"-I{NATIVE / 'common'}", *sources], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
