@@ -16,7 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 PROGRAMS = {"agentenv-agent": "agent", "agentenv-launch": "launch"}
-FLAGS = ["-std=c11", "-Os", "-static", "-Wall", "-Wextra", "-D_GNU_SOURCE", "-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections", "-s"]
+WARNINGS = ["-Wall", "-Wextra"]
+FLAGS = ["-std=c11", "-Os", "-static", *WARNINGS, "-D_GNU_SOURCE", "-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections", "-s"]
 TRIAL = "#include <linux/mount.h>\n#include <stdint.h>\n#include <unistd.h>\nint main(void) { return (int)getpid() & 0; }\n"
 
 

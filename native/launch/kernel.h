@@ -1,5 +1,5 @@
 /*
- * System calls and constants that C libraries do not offer yet (or offer under clashing headers).
+ * System calls and constants that C libraries do not offer yet, or some under the same name: hence `sys_`.
  *
  * All numbers above 424 are the same on every architecture. Names and values are those of the kernel's uapi headers.
  */
@@ -68,27 +68,27 @@ struct landlock_rules { /* struct landlock_ruleset_attr as of ABI 6 */
     uint64_t handled_access_fs, handled_access_net, scoped;
 };
 
-static inline int open_tree(int directory, const char *path, unsigned flags) {
+static inline int sys_open_tree(int directory, const char *path, unsigned flags) {
     return (int)syscall(NR_OPEN_TREE, directory, path, flags);
 }
 
-static inline int move_mount(int from, const char *from_path, int to, const char *to_path, unsigned flags) {
+static inline int sys_move_mount(int from, const char *from_path, int to, const char *to_path, unsigned flags) {
     return (int)syscall(NR_MOVE_MOUNT, from, from_path, to, to_path, flags);
 }
 
-static inline int fsopen(const char *type) {
+static inline int sys_fsopen(const char *type) {
     return (int)syscall(NR_FSOPEN, type, FS_CLOEXEC);
 }
 
-static inline int fsconfig(int context, unsigned command, const char *key, const void *value) {
+static inline int sys_fsconfig(int context, unsigned command, const char *key, const void *value) {
     return (int)syscall(NR_FSCONFIG, context, command, key, value, 0);
 }
 
-static inline int fsmount(int context, unsigned attributes) {
+static inline int sys_fsmount(int context, unsigned attributes) {
     return (int)syscall(NR_FSMOUNT, context, FS_CLOEXEC, attributes);
 }
 
-static inline int mount_setattr(int directory, const char *path, unsigned flags, struct mount_attributes *attributes) {
+static inline int sys_mount_setattr(int directory, const char *path, unsigned flags, struct mount_attributes *attributes) {
     return (int)syscall(NR_MOUNT_SETATTR, directory, path, flags, attributes, sizeof *attributes);
 }
 

@@ -16,11 +16,11 @@
 #include "kernel.h"
 
 static int set_option(int context, const char *key, const char *value) {
-    return fsconfig(context, value[0] == '\0' ? FSCONFIG_FLAG : FSCONFIG_STRING, key, value[0] == '\0' ? NULL : value);
+    return sys_fsconfig(context, value[0] == '\0' ? FSCONFIG_FLAG : FSCONFIG_STRING, key, value[0] == '\0' ? NULL : value);
 }
 
 static int finish(int context, unsigned attributes) {
-    int mount = fsconfig(context, FSCONFIG_CREATE, NULL, NULL) < 0 ? -1 : fsmount(context, attributes);
+    int mount = sys_fsconfig(context, FSCONFIG_CREATE, NULL, NULL) < 0 ? -1 : sys_fsmount(context, attributes);
     int error = errno;
     close(context);
     errno = error;
@@ -28,7 +28,7 @@ static int finish(int context, unsigned attributes) {
 }
 
 int plain_mount(const char *type, const char *const options[][2], unsigned attributes) {
-    int context = fsopen(type);
+    int context = sys_fsopen(type);
     if (context < 0) return -1;
     for (size_t i = 0; options[i][0] != NULL; i++) {
         if (set_option(context, options[i][0], options[i][1]) < 0) {
@@ -51,9 +51,9 @@ int tmpfs_mount(uint64_t bytes, const char *mode, unsigned attributes) {
 /* Stands in each directory in turn and names it ".": kernels from 6.8 on, which look a layer up at once and know `lowerdir+`. */
 static int name_by_standing(int context, const struct tree *tree) {
     for (size_t i = 0; i < tree->lower_count; i++)
-        if (chdir(tree->lowers[i]) < 0 || fsconfig(context, FSCONFIG_STRING, "lowerdir+", ".") < 0) return -1;
-    if (chdir(tree->upper) < 0 || fsconfig(context, FSCONFIG_STRING, "upperdir", ".") < 0) return -1;
-    return chdir(tree->work) < 0 ? -1 : fsconfig(context, FSCONFIG_STRING, "workdir", ".");
+        if (chdir(tree->lowers[i]) < 0 || sys_fsconfig(context, FSCONFIG_STRING, "lowerdir+", ".") < 0) return -1;
+    if (chdir(tree->upper) < 0 || sys_fsconfig(context, FSCONFIG_STRING, "upperdir", ".") < 0) return -1;
+    return chdir(tree->work) < 0 ? -1 : sys_fsconfig(context, FSCONFIG_STRING, "workdir", ".");
 }
 
 /* Older kernels take one string of at most 255 bytes and look it up at the end: stand in /proc/self/fd and name descriptors. */
@@ -75,17 +75,17 @@ static int name_by_descriptor(int context, const struct tree *tree) {
         int directory = open(writable[i][1], O_PATH | O_DIRECTORY | O_CLOEXEC);
         if (directory < 0) return -1;
         snprintf(number, sizeof number, "%d", directory);
-        if (fsconfig(context, FSCONFIG_STRING, writable[i][0], number) < 0) return -1;
+        if (sys_fsconfig(context, FSCONFIG_STRING, writable[i][0], number) < 0) return -1;
     }
-    return chdir("/proc/self/fd") < 0 ? -1 : fsconfig(context, FSCONFIG_STRING, "lowerdir", list);
+    return chdir("/proc/self/fd") < 0 ? -1 : sys_fsconfig(context, FSCONFIG_STRING, "lowerdir", list);
 }
 
 static int overlay_context(bool user_namespace) {
-    int context = fsopen("overlay");
+    int context = sys_fsopen("overlay");
     if (context < 0) return -1;
-    if (user_namespace && fsconfig(context, FSCONFIG_FLAG, "userxattr", NULL) < 0) return -1;
+    if (user_namespace && sys_fsconfig(context, FSCONFIG_FLAG, "userxattr", NULL) < 0) return -1;
     /* Nothing written in a sandbox outlives a crash of the machine, so nothing waits for the disk. Older kernels lack the option: then it waits. */
-    (void)fsconfig(context, FSCONFIG_FLAG, "volatile", NULL);
+    (void)sys_fsconfig(context, FSCONFIG_FLAG, "volatile", NULL);
     return context;
 }
 
@@ -123,8 +123,8 @@ static int make_directories(const char *path) {
 /* Attaches a detached mount at a directory, or where a link leads, which is made where the image lacks it. Closes `mount`. */
 int attach(int mount, const char *target) {
     const unsigned flags = MOVE_MOUNT_F_EMPTY | MOVE_MOUNT_T_LINKS;
-    int done = move_mount(mount, "", AT_FDCWD, target, flags);
-    if (done < 0 && errno == ENOENT && make_directories(target) == 0) done = move_mount(mount, "", AT_FDCWD, target, flags);
+    int done = sys_move_mount(mount, "", AT_FDCWD, target, flags);
+    if (done < 0 && errno == ENOENT && make_directories(target) == 0) done = sys_move_mount(mount, "", AT_FDCWD, target, flags);
     int error = errno;
     close(mount);
     errno = error;
@@ -133,11 +133,11 @@ int attach(int mount, const char *target) {
 
 /* Puts a clone of one file or directory over another. */
 int bind_over(int directory, const char *source, const char *target, unsigned attributes) {
-    int clone = open_tree(directory, source, OPEN_TREE_CLONE_FLAG | OPEN_TREE_CLOEXEC_FLAG);
+    int clone = sys_open_tree(directory, source, OPEN_TREE_CLONE_FLAG | OPEN_TREE_CLOEXEC_FLAG);
     if (clone < 0) return -1;
     struct mount_attributes wanted = {.attr_set = attributes};
-    int done = attributes == 0 ? 0 : mount_setattr(clone, "", EMPTY_PATH_AT, &wanted);
-    if (done == 0) done = move_mount(clone, "", AT_FDCWD, target, MOVE_MOUNT_F_EMPTY);
+    int done = attributes == 0 ? 0 : sys_mount_setattr(clone, "", EMPTY_PATH_AT, &wanted);
+    if (done == 0) done = sys_move_mount(clone, "", AT_FDCWD, target, MOVE_MOUNT_F_EMPTY);
     int error = errno;
     close(clone);
     errno = error;

@@ -102,7 +102,7 @@ static bool enter_root(struct birth *birth) {
     int dev = open("/dev", O_PATH | O_DIRECTORY | O_CLOEXEC), sys = open("/sys", O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (!birth->host->full_proc && (birth->proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0) return fail(birth, "finding", "/proc");
     int root = birth->trees[0];
-    if (dev < 0 || sys < 0 || move_mount(root, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY) < 0) return fail(birth, "attaching the root", NULL);
+    if (dev < 0 || sys < 0 || sys_move_mount(root, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY) < 0) return fail(birth, "attaching the root", NULL);
     if (fchdir(root) < 0 || (mkdir("proc", 0555) < 0 && errno != EEXIST)) return fail(birth, "making", "/proc");
     if (syscall(SYS_pivot_root, ".", "proc") < 0 || chdir("/") < 0) return fail(birth, "changing the root", NULL);
     close(root);

@@ -64,7 +64,7 @@ static int fill_system(void) {
 
 static int seal_read_only(const char *path) {
     struct mount_attributes wanted = {.attr_set = ATTR_RDONLY | ATTR_NOSUID};
-    return mount_setattr(AT_FDCWD, path, 0, &wanted);
+    return sys_mount_setattr(AT_FDCWD, path, 0, &wanted);
 }
 
 /* Mounts a small tmpfs on a new directory of the root that `root` stands for, and goes there. */
@@ -86,7 +86,7 @@ static const char *fill_stem(const struct host *host, int root, int host_dev, in
 static const char *replace_root(const struct host *host) {
     int host_dev = open("/dev", O_PATH | O_DIRECTORY | O_CLOEXEC), host_proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
     int root = tmpfs_mount(1 << 20, "0755", ATTR_NOSUID | ATTR_NODEV);
-    if (host_dev < 0 || host_proc < 0 || root < 0 || move_mount(root, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY) < 0) return "mounting an empty root";
+    if (host_dev < 0 || host_proc < 0 || root < 0 || sys_move_mount(root, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY) < 0) return "mounting an empty root";
     const char *problem = fill_stem(host, root, host_dev, host_proc);
     if (problem != NULL) return problem;
     close(host_dev);
