@@ -9,7 +9,6 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from agentenv.config.models import Config
 from agentenv.config.problems import Key, Problem
 from agentenv.naming import near
 
@@ -26,7 +25,7 @@ _EXPECTED = {
 }
 
 
-def explain(error: ValidationError, model: type[BaseModel] = Config) -> Iterator[Problem]:
+def explain(error: ValidationError, model: type[BaseModel]) -> Iterator[Problem]:
     """One problem, still without file and line, for each error that validating `model` gave."""
     for details in error.errors():
         key = tuple(part for part in details["loc"] if part not in ("(number)", "(schedule)"))

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 
 from agentenv.config.checks import MachineFacts, Surroundings
 from agentenv.config.explain import explain
-from agentenv.config.models import Config, TrainingConfig
+from agentenv.config.models import Config
 from agentenv.config.problems import Key, Problem, invalid
 from agentenv.config.source import Source, read_file, read_text
-from agentenv.errors import ConfigError, NotFound
+from agentenv.errors import NotFound
 
 Lookups = Mapping[Key, Callable[[Any], object]]
 """For keys whose values are names that a registry above this room knows: what looks a name up and raises `NotFound` for an unknown one."""
@@ -47,7 +47,7 @@ def _checked(source: Source, machine: MachineFacts | None, lookups: Lookups) -> 
     try:
         config = Config.model_validate(source.data, context=surroundings)
     except ValidationError as error:
-        raise invalid(*source.problems, *_located(explain(error), source)) from None
+        raise invalid(*source.problems, *_located(explain(error, Config), source)) from None
     problems = [*source.problems, *_located(_unknown_names(config, lookups), source)]
     if problems:
         raise invalid(*problems)
@@ -69,16 +69,3 @@ def _unknown_names(config: Config, lookups: Lookups) -> Iterator[Problem]:
             look_up(value)
         except NotFound as error:
             yield Problem(error.message, key=key, remedy=error.remedy)
-
-
-def replace_training(config: Config, changes: Mapping[str, object]) -> Config:
-    """`Config.with_training`'s work."""
-    if config.training is None:
-        raise ConfigError("there is no `training` section.", remedy="Add one with `algorithm` and `max_steps`.")
-    given = {name: value for name, value in changes.items() if value is not None}
-    try:
-        training = TrainingConfig.model_validate(config.training.model_dump() | given)
-    except ValidationError as error:
-        located = (dataclasses.replace(problem, key=("training", *problem.key)) for problem in explain(error, TrainingConfig))
-        raise invalid(*located) from None
-    return config.model_copy(update={"training": training})

@@ -10,11 +10,15 @@ import hashlib
 import json
 import math
 import re
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError, WithJsonSchema
 
 from agentenv.config.checks import environment_path, image_path, within_cores, within_memory
+from agentenv.config.explain import explain
+from agentenv.config.problems import invalid
+from agentenv.errors import ConfigError
 from agentenv.units import DURATION_PATTERN, SIZE_PATTERN, parse_duration, parse_size
 
 _SMALLEST_MEMORY = 4 * 1024**2
@@ -265,6 +269,12 @@ class Config(Section):
 
         Raises `ConfigError` where there is no `training` section or a change is not possible.
         """
-        from agentenv.config.loading import replace_training
-
-        return replace_training(self, changes)
+        if self.training is None:
+            raise ConfigError("there is no `training` section.", remedy="Add one with `algorithm` and `max_steps`.")
+        given = {name: value for name, value in changes.items() if value is not None}
+        try:
+            training = TrainingConfig.model_validate(self.training.model_dump() | given)
+        except ValidationError as error:
+            problems = explain(error, TrainingConfig)
+            raise invalid(*(replace(problem, key=("training", *problem.key)) for problem in problems)) from None
+        return self.model_copy(update={"training": training})

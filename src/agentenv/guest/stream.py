@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from agentenv.errors import AgentEnvError, ProtocolError
 from agentenv.guest.errors import AgentFailure, ConnectionLost
 from agentenv.guest.frames import INITIAL_CREDIT, MAX_DATA, Body, Content, Kind, data_header
 
-if TYPE_CHECKING:
-    from agentenv.guest.connection import Connection
+
+class FrameSender(Protocol):
+    """What a stream needs of its connection: a way for its frames out."""
+
+    def send(self, stream: int, kind: Kind, body: Body = None) -> None:
+        """Sends one frame; nothing on a connection that is broken."""
+
+    def write(self, *parts: bytes | memoryview) -> None:
+        """Sends the bytes of whole frames."""
 
 
 class Stream:
@@ -24,7 +31,7 @@ class Stream:
     def __init__(self, operation: str) -> None:
         self.operation = operation
         self.finished: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._connection: Connection | None = None
+        self._connection: FrameSender | None = None
         self._number = 0
         self._send_credit = INITIAL_CREDIT
         self._receive_credit = INITIAL_CREDIT
@@ -35,7 +42,7 @@ class Stream:
         self._over = False
         self._credit_waiter: asyncio.Future[None] | None = None
 
-    def opened(self, connection: Connection, number: int) -> None:
+    def opened(self, connection: FrameSender, number: int) -> None:
         """The connection has given the stream its number."""
         self._connection, self._number = connection, number
 
@@ -159,7 +166,7 @@ class Stream:
     def _failure(self, body: dict[str, Any]) -> AgentFailure:
         return AgentFailure(self.operation, str(body.get("code")), str(body.get("message")))
 
-    def _live(self) -> Connection:
+    def _live(self) -> FrameSender:
         if self._connection is None:
             raise ConnectionLost(f"the operation {self.operation!r} was never started.")
         return self._connection
