@@ -41,7 +41,9 @@ def describe(root: Path) -> dict[str, tuple[Any, ...]]:
                 content = str(path.readlink())
             elif stat.S_ISREG(info.st_mode):
                 content = path.read_bytes()
-            found[str(path.relative_to(root))] = (stat.S_IFMT(info.st_mode), stat.S_IMODE(info.st_mode), int(info.st_mtime), content)
+            # Python's tarfile leaves an extracted link the time of its making.
+            mtime = None if path.is_symlink() else int(info.st_mtime)
+            found[str(path.relative_to(root))] = (stat.S_IFMT(info.st_mode), stat.S_IMODE(info.st_mode), mtime, content)
     return found
 
 
