@@ -209,6 +209,7 @@ static void become_helper(const struct agent *agent, struct job_output *output) 
     sigset_t none;
     sigemptyset(&none);
     signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_IGN); /* a file that grows too large is an error (EFBIG) to tell */
     drop_descriptors(output->in, output->out);
     sigprocmask(SIG_SETMASK, &none, NULL);
     if (agent->oom_protected) {

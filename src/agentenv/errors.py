@@ -149,16 +149,25 @@ class ProcessLimit(LimitReached):
 
 
 class StorageFull(LimitReached):
-    """The sandbox's writable files reached `resources.storage`, or the machine's disk is full (`limit`, `used` in bytes)."""
+    """The sandbox's writable files reached `resources.storage`, or the machine's disk is full (`limit`, `used` in bytes).
 
-    def __init__(self, sandbox_id: str, *, limit: int, used: int, detail: str = "") -> None:
+    `process` is the one that was ended because of it, where one was: the sandbox then lives on, so that files can be removed.
+    """
+
+    def __init__(self, sandbox_id: str, *, limit: int, used: int, detail: str = "", process: str | None = None) -> None:
+        parts = (
+            f"sandbox {sandbox_id} is out of storage: {used / 2**20:.4g} MiB used of {limit / 2**20:.4g} MiB.",
+            f"{process} was ended, which was writing." if process else "",
+            detail,
+        )
         super().__init__(
-            f"sandbox {sandbox_id} is out of storage: {used >> 20} MiB used of {limit >> 20} MiB.{' ' + detail if detail else ''}",
+            " ".join(part for part in parts if part),
             remedy="Raise `resources.storage`, or remove files in the sandbox.",
         )
         self.sandbox_id = sandbox_id
         self.limit = limit
         self.used = used
+        self.process = process
 
 
 class CommandError(AgentEnvError):

@@ -84,7 +84,7 @@ print("up", flush=True); input()
         subprocess.run(["umount", "-l", str(small_disk / "merged")], check=True)
 
 
-def test_the_biggest_writer_is_named(tmp_path: Path) -> None:
+def test_writers_are_named(tmp_path: Path) -> None:
     program = "import sys; f = open(sys.argv[1], 'wb'); f.write(bytes(3 << 20)); f.flush(); print('up', flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-S", "-c", program, str(tmp_path / "f")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -92,19 +92,27 @@ def test_the_biggest_writer_is_named(tmp_path: Path) -> None:
         assert child.stdout is not None
         assert child.stdout.readline() == b"up\n"
         counts = disk_usage.written([child.pid, 2**22 + 1])
-        writer = disk_usage.biggest_writer({}, counts | {os.getpid(): 1})
+        writers = disk_usage.writers({}, counts | {os.getpid(): 1})
         name = Path(f"/proc/{child.pid}/comm").read_text().strip()
         child.communicate(b"\n")
     if counts[child.pid] == 0:
         pytest.skip("the file system of the test does not account for writes (a tmpfs)")
-    assert writer == Writer(child.pid, name, counts[child.pid])
+    assert writers == (Writer(child.pid, name, counts[child.pid]),)
     assert counts[child.pid] >= 3 * MIB
 
 
 def test_nobody_wrote_nobody_is_named() -> None:
-    assert disk_usage.biggest_writer({}, {}) is None
-    assert disk_usage.biggest_writer({7: 100}, {7: 100}) is None
-    assert disk_usage.biggest_writer({}, {2**22 + 1: 5}) == Writer(2**22 + 1, "a process that has ended", 5)
+    assert disk_usage.writers({}, {}) == ()
+    assert disk_usage.writers({7: 100}, {7: 100}) == ()
+    assert disk_usage.writers({}, {2**22 + 1: 5}) == (Writer(2**22 + 1, "a process that has ended", 5),)
+
+
+def test_who_writes_little_is_no_cause() -> None:
+    first, second, third = 2**22 + 1, 2**22 + 2, 2**22 + 3
+    before, now = {first: 500, second: 0}, {first: 1500, second: 200, third: 90}
+    assert [writer.pid for writer in disk_usage.writers(before, now)] == [first, second]
+    assert [writer.pid for writer in disk_usage.writers(before, now, grown=5000)] == [first]
+    assert disk_usage.writers(before, now, grown=20000) == ()
 
 
 @needs_root

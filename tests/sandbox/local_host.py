@@ -13,6 +13,7 @@ from tests.guest.local_agent import LocalAgent
 from agentenv.errors import AgentEnvError, CapabilityError, InvalidState, SandboxDied, Stage
 from agentenv.isolation.contract import Exit, OomKill, Resources, Usage
 from agentenv.node import SandboxRequest
+from agentenv.node.records import StorageKill
 from agentenv.node.snapshots import Snapshot
 from agentenv.sandbox.host import Host
 
@@ -44,6 +45,7 @@ class LocalHost:
         self.timings = (Stage("spawn", 0.0),)
         self.failure: AgentEnvError | None = None
         self.storage_used = 0
+        self.ended_writers: tuple[StorageKill, ...] = ()
         self.machine = self._start()
 
     def _start(self) -> LocalMachine:
@@ -68,6 +70,9 @@ class LocalHost:
 
     async def usage(self) -> Usage:
         return Usage(storage=self.storage_used)
+
+    async def storage_kills(self) -> tuple[StorageKill, ...]:
+        return self.ended_writers
 
     async def set_lifetime(self, seconds: float | None) -> None:
         raise CapabilityError("there is no lifetime here.")

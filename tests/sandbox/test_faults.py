@@ -9,6 +9,7 @@ from tests.sandbox.local_host import LocalHost
 
 from agentenv.errors import InvalidState, OutOfMemory, ProcessLimit, SandboxDied, SandboxFileError, StorageFull
 from agentenv.isolation.contract import OomKill
+from agentenv.node.records import StorageKill
 from agentenv.sandbox import AsyncSandbox
 
 KILL = OomKill(limit=64 << 20, peak=63 << 20, process="python3 (pid 7)")
@@ -96,6 +97,23 @@ async def test_a_refused_fork_in_a_command(local: AsyncSandbox, host: LocalHost)
     with pytest.raises(ProcessLimit, match="limit of 10 processes"):
         await local.commands.run(complaint)
     assert (await local.commands.run(complaint)).exit_code == 254
+
+
+async def test_a_command_ended_because_it_wrote_too_much(local: AsyncSandbox, host: LocalHost) -> None:
+    host.ended_writers = (StorageKill(limit=8 << 20, used=9 << 20, process="dd (process 7 of the host)"),)
+    with pytest.raises(StorageFull, match=r"9 MiB used of 8 MiB\. dd \(process 7 of the host\) was ended") as caught:
+        await local.commands.run("kill -9 $$")
+    assert (caught.value.limit, caught.value.used, caught.value.process) == (8 << 20, 9 << 20, "dd (process 7 of the host)")
+    assert (await local.commands.run("kill -9 $$")).exit_code == 137, "an old kill explains no new death"
+    host.machine.kills = (KILL,)
+    with pytest.raises(OutOfMemory):
+        await local.commands.run("kill -9 $$")
+
+
+@pytest.mark.parametrize("command", ["kill -XFSZ $$", "sh -c 'kill -XFSZ $$'; exit $?"], ids=["itself", "its child"])
+async def test_a_file_that_grew_too_large(local: AsyncSandbox, host: LocalHost, command: str) -> None:
+    with pytest.raises(StorageFull, match="largest size"):
+        await local.commands.run(command)
 
 
 async def test_full_storage_in_a_command(local: AsyncSandbox, host: LocalHost) -> None:

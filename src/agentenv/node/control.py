@@ -69,6 +69,7 @@ CALLS: Mapping[str, Callable[[NodeSandbox, Mapping[str, Any]], Awaitable[Any]]] 
     "host_port": lambda sandbox, arguments: sandbox.host_port(arguments["port"]),
     "oom_kills": lambda sandbox, _: sandbox.machine.oom_kills(),
     "process_limit_hits": lambda sandbox, _: sandbox.machine.process_limit_hits(),
+    "storage_kills": lambda sandbox, _: sandbox.storage_kills(),
     "fork": _fork,
     "set_lifetime": lambda sandbox, arguments: sandbox.set_lifetime(arguments["seconds"]),
 }

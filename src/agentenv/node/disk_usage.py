@@ -16,6 +16,9 @@ BLOCK = 512
 _EXACT = frozenset({"ext2", "ext3", "ext4", "tmpfs", "xfs"})
 """File systems that reserve a block when a page is written to; btrfs, for one, does so when the page goes to the disk, up to 30 s later."""
 
+_SHARE = 10
+"""Who wrote less than this part of the whole is no cause of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Writer:
@@ -72,17 +75,23 @@ def written(pids: Iterable[int]) -> dict[int, int]:
     return totals
 
 
-def biggest_writer(before: dict[int, int], now: dict[int, int]) -> Writer | None:
-    """The process whose count grew most between two results of `written`, None when none did; a new one grew from zero."""
+def writers(before: dict[int, int], now: dict[int, int], grown: int = 0) -> tuple[Writer, ...]:
+    """Whose counts grew between two results of `written`, who wrote most first; a new process grew from zero.
+
+    Left out is whoever wrote less than a tenth of what the first did, or of the `grown` bytes that are to be explained: beside a program
+    that fills the disk, one that adds a line to its log does no harm.
+    """
     growth = {pid: total - before.get(pid, 0) for pid, total in now.items()}
-    pid = max(growth, key=growth.__getitem__, default=None)
-    if pid is None or growth[pid] <= 0:
-        return None
+    least = max(1, grown // _SHARE, max(growth.values(), default=0) // _SHARE)
+    found = sorted((pid for pid, grew in growth.items() if grew >= least), key=growth.__getitem__, reverse=True)
+    return tuple(Writer(pid, _name(pid), growth[pid]) for pid in found)
+
+
+def _name(pid: int) -> str:
     try:
-        name = Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip("\n")
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip("\n")
     except OSError:
-        name = "a process that has ended"
-    return Writer(pid, name, growth[pid])
+        return "a process that has ended"
 
 
 def tells_at_once(path: Path) -> bool:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from contextlib import suppress
 from pathlib import Path
 
 from agentenv.errors import InfrastructureError, NotFound
-from agentenv.isolation.namespace.cgroups import CgroupTree, group_name
+from agentenv.isolation.namespace.cgroups import CgroupTree
 from agentenv.node.owner import start_ticks
 from agentenv.node.records import SandboxRecord
 
 NOTE = "killed-by"
+_GROUP = re.compile(r"/(agentenv-[^/\n]+)$", re.MULTILINE)
 
 
 async def kill_from_outside(record: SandboxRecord) -> None:
@@ -45,10 +47,12 @@ async def _kill(descriptor: int, record: SandboxRecord) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_reader(descriptor, ended.set)
+    group = _group(record.init[0]) if record.init is not None else None
     try:
         signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-        # A frozen process dies only when it thaws, where the freezer is that of cgroup version 1.
-        CgroupTree.discover().open(group_name(record.owner, record.directory.name)).kill()
+        if group is not None:
+            # A frozen process dies only when it thaws, where the freezer is that of cgroup version 1.
+            CgroupTree.discover().open(group).kill()
         await ended.wait()
     except ProcessLookupError:
         return
@@ -56,13 +60,13 @@ async def _kill(descriptor: int, record: SandboxRecord) -> None:
         loop.remove_reader(descriptor)
 
 
-def processes(owner: str, machine_id: str) -> list[int]:
-    """The processes of a machine of ours, as its cgroup tells; none where there is no cgroup."""
-    found: set[int] = set()
-    for file in CgroupTree.discover().open(group_name(owner, machine_id)).procs_files:
-        with suppress(OSError):
-            found.update(map(int, file.read_text().split()))
-    return sorted(found)
+def _group(pid: int) -> str | None:
+    """The name of the sandbox's cgroup that a process is in."""
+    try:
+        found = _GROUP.search(Path(f"/proc/{pid}/cgroup").read_text())
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return found[1] if found else None
 
 
 def killed_from_outside(directory: Path) -> str | None:

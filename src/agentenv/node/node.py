@@ -60,7 +60,7 @@ class Node:
         self._branching = Branching(
             owner, self._tree, self._layers, self._starter, self._trash, self._image, lambda request, origin: self._launch(request, origin)
         )
-        self._around = Surroundings(owner.journal, events, self._capacity, self._branching, self._storage, owner.id, self._forget)
+        self._around = Surroundings(owner.journal, events, self._capacity, self._branching, self._storage, self._forget)
         self._sandboxes: dict[str, NodeSandbox] = {}
         self._starting: set[asyncio.Future[None]] = set()
         self._closing: asyncio.Task[None] | None = None

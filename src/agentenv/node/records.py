@@ -36,6 +36,15 @@ class SandboxRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class StorageKill:
+    """A process that the node ended because it wrote when the sandbox's files took more than `resources.storage` (bytes)."""
+
+    limit: int
+    used: int
+    process: str
+
+
+@dataclass(frozen=True, slots=True)
 class SandboxRecord:
     """A live sandbox as its owner's journal tells it. Times are unix seconds; `directory` holds the agent's socket `agent.sock`."""
 

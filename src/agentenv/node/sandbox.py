@@ -6,10 +6,10 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from agentenv.errors import AgentEnvError, InvalidState, SandboxDied, Stage, StorageFull
 from agentenv.guest import dial
@@ -18,18 +18,16 @@ from agentenv.isolation.contract import Exit, Machine, Resources, RootFilesystem
 from agentenv.monitoring import EventSink
 from agentenv.node.capacity import Capacity
 from agentenv.node.journal import Journal
-from agentenv.node.killing import killed_from_outside, processes
+from agentenv.node.killing import killed_from_outside
 from agentenv.node.layers import LayersInUse
 from agentenv.node.lifetime import Lifetime
 from agentenv.node.owner import start_ticks
 from agentenv.node.portforward import LOOPBACK, PortForward
-from agentenv.node.records import SandboxRequest
+from agentenv.node.records import SandboxRequest, StorageKill
 from agentenv.node.snapshots import Snapshot
 from agentenv.node.starter import Running
-from agentenv.node.storage import StorageExcess, StorageWatch
-
-if TYPE_CHECKING:
-    from agentenv.node.branching import Branching
+from agentenv.node.storage import StorageWatch
+from agentenv.node.storage_policy import StoragePolicy
 
 State = Literal["running", "paused", "dead"]
 
@@ -45,10 +43,22 @@ class Origin:
 
 @runtime_checkable
 class HasProcess(Protocol):
-    """A machine whose first process is one of this machine."""
+    """A machine whose processes are those of this machine, under its numbers; `pid` is the first."""
 
     @property
     def pid(self) -> int: ...
+
+    def processes(self) -> Iterable[int]: ...
+
+
+class Branches(Protocol):
+    """What `NodeSandbox.snapshot`, `rollback` and `fork` do, for all sandboxes of a node."""
+
+    async def snapshot(self, sandbox: NodeSandbox, name: str | None) -> Snapshot: ...
+
+    async def rollback(self, sandbox: NodeSandbox, name_or_id: str) -> None: ...
+
+    async def fork(self, sandbox: NodeSandbox, count: int) -> list[NodeSandbox | AgentEnvError]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +68,8 @@ class Surroundings:
     journal: Journal
     events: EventSink
     capacity: Capacity
-    branching: Branching
+    branching: Branches
     storage: StorageWatch
-    owner: str
     on_end: Callable[[str], None]
 
 
@@ -88,6 +97,7 @@ class NodeSandbox:
         self._exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self._ending: asyncio.Task[Exit] | None = None
         self._ports: PortForward | None = None
+        self._policy = StoragePolicy(identifier, self._processes, self._end_for_storage, around.events)
         self._lifetime = Lifetime(self._expire)
         self._lifetime.set(request.lifetime)
         self._watch_storage()
@@ -153,6 +163,10 @@ class NodeSandbox:
         self.require_alive()
         usage, written = await asyncio.gather(self.machine.usage(), asyncio.to_thread(allocated_bytes, self._upper))
         return replace(usage, storage=written)
+
+    async def storage_kills(self) -> tuple[StorageKill, ...]:
+        """The processes that were ended because they wrote beyond the storage limit, the oldest first."""
+        return tuple(self._policy.kills)
 
     async def host_port(self, port: int) -> tuple[str, int]:
         """Where on this machine's loopback that port of the sandbox can be reached, over every generation of it."""
@@ -257,16 +271,15 @@ class NodeSandbox:
     def _watch_storage(self) -> None:
         limit = self.request.resources.storage
         if limit is not None:
-            self._around.storage.add(self.id, self._upper, limit, self._storage_full, self._processes)
+            self._around.storage.add(self.id, self._upper, limit, self._policy.exceeded, self._processes)
             self._around.storage.start()
 
     def _processes(self) -> list[int]:
-        return processes(self._around.owner, self.machine.id)
+        """Its processes but the first, the agent, which only writes what the owner has it write."""
+        machine = self.machine
+        return [pid for pid in machine.processes() if pid != machine.pid] if isinstance(machine, HasProcess) else []
 
-    def _storage_full(self, excess: StorageExcess) -> None:
-        writer = excess.writer
-        detail = f"Most was written by {writer.name} (process {writer.pid} of the host)." if writer else ""
-        failure = StorageFull(self.id, limit=excess.limit, used=excess.used, detail=detail)
+    def _end_for_storage(self, failure: StorageFull) -> None:
         self.begin_end("its storage is full", failure)
 
     def _expire(self, seconds: float) -> None:

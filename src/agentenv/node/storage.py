@@ -39,12 +39,12 @@ _NEVER = float("-inf")
 
 @dataclass(frozen=True, slots=True)
 class StorageExcess:
-    """A sandbox's files take more than its limit (bytes); `writer` is the process that wrote most since the last look, if known."""
+    """A sandbox's files take more than its limit (bytes); `writers` are the processes that wrote since the last look, the biggest first."""
 
     id: str
     limit: int
     used: int
-    writer: Writer | None
+    writers: tuple[Writer, ...]
 
 
 OnFull = Callable[[StorageExcess], None]
@@ -61,6 +61,7 @@ class _Watched:
     pids: Callable[[], Iterable[int]]
     disk: _Disk
     used: int = 0
+    used_before: int = 0
     free_then: int = 0
     written: dict[int, int] = field(default_factory=dict)
     looked_at: float = _NEVER
@@ -194,6 +195,7 @@ class StorageWatch:
         watched.touched = False
         self.walks += 1
         loop = asyncio.get_running_loop()
+        watched.used_before = watched.used
         watched.used = await loop.run_in_executor(self._walkers, _add_up, watched.directory, tuple(watched.pids()))
         watched.free_then = free
         watched.looked_at = time.monotonic()
@@ -202,13 +204,14 @@ class StorageWatch:
     def _judge(self, watched: _Watched) -> None:
         """Reports an excess that is new or has grown, and forgets it when there is none."""
         counts = disk_usage.written(watched.pids())
-        writer = disk_usage.biggest_writer(watched.written, counts)
+        before, grown = watched.written, watched.used - watched.used_before
         watched.written = counts
         if watched.used <= watched.limit:
             watched.reported = None
         elif watched.reported is None or watched.used > watched.reported:
             watched.reported = watched.used
-            watched.on_full(StorageExcess(watched.id, watched.limit, watched.used, writer))
+            found = disk_usage.writers(before, counts, grown)
+            watched.on_full(StorageExcess(watched.id, watched.limit, watched.used, found))
 
 
 def _is_due(watched: _Watched, now: float, leisure: float) -> bool:

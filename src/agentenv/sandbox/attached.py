@@ -15,6 +15,7 @@ from agentenv.errors import AgentEnvError, InvalidState, NotFound, SandboxDied, 
 from agentenv.isolation.contract import Exit, OomKill, Resources, Usage
 from agentenv.node import Node, SandboxRecord, SandboxRequest
 from agentenv.node.control import Child, ask, restored
+from agentenv.node.records import StorageKill
 from agentenv.node.snapshots import Snapshot
 from agentenv.sandbox.host import Host
 
@@ -130,6 +131,9 @@ class AttachedHost:
 
     async def usage(self) -> Usage:
         return msgspec.convert(await self._ask("usage"), Usage)
+
+    async def storage_kills(self) -> tuple[StorageKill, ...]:
+        return msgspec.convert(await self._ask("storage_kills"), tuple[StorageKill, ...])
 
     async def set_lifetime(self, seconds: float | None) -> None:
         await self._ask("set_lifetime", seconds=seconds)

@@ -35,9 +35,7 @@ class Running:
             raise CommandTimeout(self.title, kind=ended.timed_out, seconds=seconds, stdout=stdout, stderr=stderr)
         exit_code = ended.exit_code if ended.exit_code is not None else 128 + (ended.signal or 0)
         if exit_code:
-            await self.link.check_limits(
-                killed=exit_code == 128 + SIGKILL, output=process.stderr or process.stdout, kills_before=self.kills_before
-            )
+            await self.link.check_limits(signal=exit_code - 128, output=process.stderr or process.stdout, kills_before=self.kills_before)
             if check:
                 raise CommandError(self.title, exit_code=exit_code, stdout=stdout, stderr=stderr)
         return CommandResult(stdout, stderr, exit_code, ended.signal, ended.wall, ended.user, ended.system, ended.max_rss, process.dropped)

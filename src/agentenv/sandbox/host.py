@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from agentenv.errors import AgentEnvError, Stage
 from agentenv.isolation.contract import Exit, OomKill, Resources, Usage
-from agentenv.node.records import SandboxRequest
+from agentenv.node.records import SandboxRequest, StorageKill
 from agentenv.node.snapshots import Snapshot
 
 
@@ -66,6 +66,8 @@ class Host(Protocol):
     async def resize(self, resources: Resources) -> None: ...
 
     async def usage(self) -> Usage: ...
+
+    async def storage_kills(self) -> tuple[StorageKill, ...]: ...
 
     async def set_lifetime(self, seconds: float | None) -> None: ...
 

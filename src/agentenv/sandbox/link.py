@@ -23,14 +23,16 @@ from agentenv.errors import (
 from agentenv.guest.connection import Connection
 from agentenv.guest.errors import AgentFailure
 from agentenv.isolation.contract import OomKill
+from agentenv.node.records import StorageKill
 from agentenv.sandbox.host import Host
 
 DEATH_WAIT = 2.0
 """Seconds that a machine whose agent is gone gets to be seen dead, so that the error can carry how it ended."""
 
 SIGKILL = 9
+SIGXFSZ = 25
 _NO_FORK = (b"Resource temporarily unavailable", b"Cannot allocate memory", b"can't start new thread", b"annot fork")
-_NO_SPACE = (b"No space left on device", b"Disk quota exceeded")
+_NO_SPACE = (b"No space left on device", b"Disk quota exceeded", b"File too large")
 _TAIL = 16 << 10
 
 
@@ -41,7 +43,7 @@ class Link:
         self.host = host
         self._connection: Connection | None = None
         self._generation = 0
-        self._oom_kills_seen = 0
+        self._kills: list[OomKill | StorageKill] = []
         self._fork_refusals_seen = 0
 
     def connection(self) -> Connection:
@@ -55,7 +57,8 @@ class Link:
         self.require_running()
         if self._generation != self.host.generation:
             self.disconnect(InvalidState(f"sandbox {self.host.id} was rolled back while this ran in it."))
-            self._oom_kills_seen = self._fork_refusals_seen = 0
+            self._kills = [kill for kill in self._kills if isinstance(kill, StorageKill)]
+            self._fork_refusals_seen = 0
         self._connection = Connection.open(self.host.machine.dial())
         self._generation = self.host.generation
         return self._connection
@@ -73,9 +76,9 @@ class Link:
             self._connection = None
 
     @property
-    def oom_kills_seen(self) -> int:
-        """How many out-of-memory kills have been looked at so far: kills beyond it are news."""
-        return self._oom_kills_seen
+    def kills_seen(self) -> int:
+        """How many kills for want of memory or storage have been looked at so far: those beyond it are news."""
+        return len(self._kills)
 
     async def explain(self, error: InfrastructureError | OSError) -> AgentEnvError:
         """What a broken connection means for the sandbox: the error to raise."""
@@ -91,7 +94,7 @@ class Link:
             return InvalidState(f"sandbox {self.host.id} was ended while this ran in it.")
         if isinstance(failure, SandboxDied):
             kills = failure.evidence.get("oom_kills")
-            if isinstance(kills, tuple) and len(kills) > self._oom_kills_seen and isinstance(kills[-1], OomKill):
+            if isinstance(kills, tuple) and len(kills) > len(self._of(OomKill)) and isinstance(kills[-1], OomKill):
                 return self._out_of_memory(kills[-1])
             # A fresh one for each who waits: an exception that is raised twice carries the first one's traceback.
             return SandboxDied(failure.sandbox_id, failure.reason, evidence=failure.evidence)
@@ -99,8 +102,10 @@ class Link:
 
     async def file_fault(self, failure: AgentFailure, path: str) -> NoReturn:
         """Raises what a failed file operation on `path` means."""
-        if failure.code in ("ENOSPC", "EDQUOT"):
+        if failure.code in ("ENOSPC", "EDQUOT") or (failure.code == "EFBIG" and self.host.request.resources.storage is not None):
             raise await self._storage_full(f"{path}: {failure.detail}.") from failure
+        if failure.code == "EIO":  # the agent's helper ended, perhaps because it wrote too much
+            await self._check_kills(self.kills_seen)
         raise SandboxFileError(failure.code, path, failure.detail) from failure
 
     def dial_fault(self, failure: AgentFailure, target: int | str) -> AgentEnvError | OSError:
@@ -117,22 +122,34 @@ class Link:
             raise ProcessLimit(self.host.id, limit=self.host.request.resources.pids or 0) from failure
         await self.file_fault(failure, path)
 
-    async def check_limits(self, *, killed: bool, output: bytes | bytearray, kills_before: int) -> None:
-        """After a command that failed: raises the limit that explains it, if one was reached meanwhile."""
-        if killed:
-            await self.check_memory(kills_before)
+    async def check_limits(self, *, signal: int | None, output: bytes | bytearray, kills_before: int) -> None:
+        """After a command that failed: raises the limit that explains it, if one was reached meanwhile.
+
+        `signal` ended it, or a child whose end it passed on; `kills_before` is `kills_seen` at its start.
+        """
+        if signal == SIGKILL:
+            await self._check_kills(kills_before)
+        if signal == SIGXFSZ and self.host.request.resources.storage is not None:
+            raise await self._storage_full("A file reached the largest size that one may have.")
         tail = bytes(output[-_TAIL:])
         if any(sign in tail for sign in _NO_FORK):
             await self._check_processes()
         if any(sign in tail for sign in _NO_SPACE):
             await self._check_storage()
 
-    async def check_memory(self, kills_before: int) -> None:
-        """Raises `OutOfMemory` when the kernel has ended a process for want of memory since `kills_before` was taken."""
-        kills = await self.host.machine.oom_kills()
-        self._oom_kills_seen = len(kills)
-        if len(kills) > kills_before:
-            raise self._out_of_memory(kills[-1])
+    async def _check_kills(self, kills_before: int) -> None:
+        """Raises the limit for which a process was ended since `kills_before` was taken, the latest if there were several."""
+        memory, storage = await self.host.machine.oom_kills(), await self.host.storage_kills()
+        self._kills += [*memory[len(self._of(OomKill)) :], *storage[len(self._of(StorageKill)) :]]
+        if len(self._kills) <= kills_before:
+            return
+        last = self._kills[-1]
+        if isinstance(last, OomKill):
+            raise self._out_of_memory(last)
+        raise StorageFull(self.host.id, limit=last.limit, used=last.used, process=last.process)
+
+    def _of(self, kind: type[OomKill | StorageKill]) -> list[OomKill | StorageKill]:
+        return [kill for kill in self._kills if isinstance(kill, kind)]
 
     def _out_of_memory(self, kill: OomKill) -> OutOfMemory:
         return OutOfMemory(self.host.id, limit=kill.limit, peak=kill.peak, process=kill.process)

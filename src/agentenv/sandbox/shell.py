@@ -109,7 +109,7 @@ class AsyncShell:
 
     async def _run(self, cmd: str, timeout: float | None, idle_timeout: float | None, follower: _Follower, check: bool) -> CommandResult:
         began = time.monotonic()
-        kills_before = self._link.oom_kills_seen
+        kills_before = self._link.kills_seen
         process = self._running()
         plain = timeout is None and idle_timeout is None and not follower.wanted
         command = await process.begin(cmd, None if plain else follower)
@@ -177,9 +177,7 @@ class AsyncShell:
             status = ended.exit_code if ended.exit_code is not None else 128 + (signal or 0)
         stdout, stderr = _text(command)
         if status:
-            await self._link.check_limits(
-                killed=status == 128 + SIGKILL, output=command.stderr or command.stdout, kills_before=kills_before
-            )
+            await self._link.check_limits(signal=status - 128, output=command.stderr or command.stdout, kills_before=kills_before)
             if check:
                 raise CommandError(cmd, exit_code=status, stdout=stdout, stderr=stderr)
         return CommandResult(stdout, stderr, status, signal, wall, dropped=command.dropped, restarted=restarted)

@@ -13,7 +13,7 @@ from typing import Any
 
 from agentenv.errors import InfrastructureError, SandboxDied, Stage
 from agentenv.isolation.contract import Exit, MachineSpec, OomKill, Resources, Usage
-from agentenv.isolation.namespace import endpoint, plan, threads
+from agentenv.isolation.namespace import cgroup_files, endpoint, plan, threads
 from agentenv.isolation.namespace.agent_call import call
 from agentenv.isolation.namespace.cgroups import Cgroup
 from agentenv.isolation.namespace.file_size import limit_file_size
@@ -68,6 +68,13 @@ class NamespaceMachine:
     def pid(self) -> int:
         """The host's number of the sandbox's first process."""
         return self._started.pid
+
+    def processes(self) -> tuple[int, ...]:
+        """The host's numbers of its processes: as its cgroup tells, or where there is none its pid namespace."""
+        for file in self._cgroup.procs_files:
+            if found := cgroup_files.read_processes(str(file)):
+                return found
+        return tuple(threads.members(self.pid))
 
     def dial(self) -> socket.socket:
         """A fresh blocking connection to the agent. Raises `SandboxDied`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -42,18 +43,24 @@ def wait_until_stopped(pid: int, timeout: float) -> None:
 
 def threads(pid: int) -> Iterator[int]:
     """Every thread in the pid namespace of `pid`, as the host numbers them."""
+    for process in members(pid):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            yield from (int(thread.name) for thread in Path(f"/proc/{process}/task").iterdir())
+
+
+def members(pid: int) -> Iterator[int]:
+    """Every process in the pid namespace of `pid`, as the host numbers them."""
     try:
         wanted = Path(f"/proc/{pid}/ns/pid").readlink()
     except (FileNotFoundError, ProcessLookupError):
         return
     with os.scandir("/proc") as processes:
-        candidates = [entry.name for entry in processes if entry.name.isdigit()]
+        candidates = [int(entry.name) for entry in processes if entry.name.isdigit()]
     for candidate in candidates:
-        try:
+        # It may have ended, or belong to somebody else.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             if Path(f"/proc/{candidate}/ns/pid").readlink() == wanted:
-                yield from (int(thread.name) for thread in Path(f"/proc/{candidate}/task").iterdir())
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue  # it ended, or belongs to somebody else
+                yield candidate
 
 
 def _state(thread: int) -> str:
