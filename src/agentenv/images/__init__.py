@@ -2,6 +2,7 @@
 directories to mount, keeps unpacked archives by their content, and knows who uses them. Nothing of an image is ever run here.
 """
 
-from agentenv.images.store import Image, ImageStore, Progress
+from agentenv.images.kept import Image, Progress
+from agentenv.images.store import ImageStore
 
 __all__ = ["Image", "ImageStore", "Progress"]

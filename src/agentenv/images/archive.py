@@ -6,51 +6,48 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agentenv.errors import NotFound
 from agentenv.images.directory import plain_root
 from agentenv.images.extract import extract_archive
 from agentenv.images.files import write_durably
+from agentenv.images.kept import KeptImages, Progress
 from agentenv.isolation.contract import RootFilesystem
-
-if TYPE_CHECKING:
-    from agentenv.images.store import ImageStore, Progress
 
 BLOCK = 1 << 20
 
 
-def resolve(store: ImageStore, path: Path, progress: Progress | None) -> RootFilesystem:
+def resolve(images: KeptImages, path: Path, progress: Progress | None) -> RootFilesystem:
     """The archive at `path` as an image. Raises `NotFound`, or `CapabilityError` with the reason why it is no usable archive."""
     path = path.expanduser().absolute()
     if not path.is_file():
         raise NotFound(
             f"tar:{path} cannot be used: {'it is no file' if path.exists() else 'it does not exist'}.", remedy="Name a tar archive."
         )
-    digest = _remembered_digest(store, path, progress)
+    digest = _remembered_digest(images, path, progress)
 
     def make(target: Path) -> None:
         extract_archive(path, target, progress)
         plain_root(target, f"tar:{path}")
 
-    root = store.obtain(f"tar-{digest}", f"sha256:{digest}", make)
+    root = images.obtain(f"tar-{digest}", f"sha256:{digest}", make)
     return plain_root(root, f"sha256:{digest}")
 
 
-def resolve_digest(store: ImageStore, digest: str) -> RootFilesystem:
+def resolve_digest(images: KeptImages, digest: str) -> RootFilesystem:
     """The kept image whose archive has that SHA-256, or the only one whose digest starts so (12 digits at least); raises `NotFound`."""
-    found = [path.name for path in store.directory.glob(f"tar-{digest}*")] if re.fullmatch("[0-9a-f]{12,64}", digest) else []
-    root = store.held(found[0]) if len(found) == 1 else None
+    found = [path.name for path in images.directory.glob(f"tar-{digest}*")] if re.fullmatch("[0-9a-f]{12,64}", digest) else []
+    root = images.held(found[0]) if len(found) == 1 else None
     if root is None:
-        raise NotFound(f"there is no image sha256:{digest} in {store.directory}.", remedy="Use `tar:PATH` with the archive it came from.")
+        raise NotFound(f"there is no image sha256:{digest} in {images.directory}.", remedy="Use `tar:PATH` with the archive it came from.")
     return plain_root(root, f"sha256:{found[0].removeprefix('tar-')}")
 
 
-def _remembered_digest(store: ImageStore, path: Path, progress: Progress | None) -> str:
+def _remembered_digest(images: KeptImages, path: Path, progress: Progress | None) -> str:
     """The SHA-256 of the file, read anew only when the file's size, time or identity differ from when it was last read."""
     status = path.stat()
     signature = [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
-    memory = store.directory / "seen" / f"{hashlib.sha256(str(path).encode()).hexdigest()[:32]}.json"
+    memory = images.directory / "seen" / f"{hashlib.sha256(str(path).encode()).hexdigest()[:32]}.json"
     try:
         known = json.loads(memory.read_text())
         if known["signature"] == signature:

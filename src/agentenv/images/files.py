@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -17,6 +18,9 @@ from agentenv.errors import InfrastructureError
 
 FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_TOPDIR_FL = 0x80086601, 0x40086602, 0x00020000
 """linux/fs.h; see ioctl_iflags(2)."""
+
+_SHALLOW = 3
+"""Levels of a sandbox's directory in which there is nothing but what every sandbox has."""
 
 
 def write_durably(path: Path, content: Mapping[str, object]) -> None:
@@ -112,6 +116,8 @@ def remove_tree(path: Path) -> None:
         else:
             Path(name).unlink()
 
+    if _remove_shallow(os.fspath(path), _SHALLOW):
+        return
     try:
         # A real error inside `open_up` ends the walk; those that it mends do not.
         shutil.rmtree(path, onerror=lambda function, name, info: open_up(function, name, info[1]))
@@ -119,6 +125,30 @@ def remove_tree(path: Path) -> None:
         raise InfrastructureError(
             f"{error.filename} cannot be removed: {error.strerror}.", remedy="Remove it by hand, as its owner."
         ) from error
+
+
+def _remove_shallow(path: str, depth: int) -> bool:
+    """Removes a tree that is hardly more than empty directories, of at most `depth` levels, by one system call for most of them.
+
+    False when something of it is left: then `shutil.rmtree`, which takes eight for each, has the rest.
+    """
+    try:
+        os.rmdir(path)  # noqa: PTH106 - plain strings: every sandbox that ends leaves some two dozen directories
+        return True
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or depth == 0:
+            return error.errno == errno.ENOENT
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if not entry.is_dir(follow_symlinks=False):
+                    os.unlink(entry.path)  # noqa: PTH108
+                elif not _remove_shallow(entry.path, depth - 1):
+                    return False
+        os.rmdir(path)  # noqa: PTH106
+    except OSError:
+        return False
+    return True
 
 
 def allocated_bytes(path: Path) -> int:

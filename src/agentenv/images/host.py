@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agentenv.errors import CapabilityError
 from agentenv.images import skeleton
+from agentenv.images.kept import KeptImages
 from agentenv.images.layout import HostLayout, PythonHome, host_layout
 from agentenv.isolation.contract import RootFilesystem
 
-if TYPE_CHECKING:
-    from agentenv.images.store import ImageStore
 
-
-def resolve(store: ImageStore) -> RootFilesystem:
+def resolve(images: KeptImages) -> RootFilesystem:
     """The host as an image, for the Python that runs now; raises `CapabilityError` when AGENTENV_HOME lies inside of what it shows."""
     layout = host_layout(PythonHome.running(), homes=private_homes())
-    refuse_home_inside(layout, store.directory)
+    refuse_home_inside(layout, images.directory)
     image_id = f"host-{skeleton.digest(layout)}"
-    root = store.held(image_id)
+    root = images.held(image_id)
     if root is None:
-        root = store.obtain(image_id, "host", lambda target: skeleton.build(layout, target))
-        store.prune_skeletons()
+        root = images.obtain(image_id, "host", lambda target: skeleton.build(layout, target))
+        images.prune_skeletons()
     # UTF-8 by LC_CTYPE alone: LANG would mean the same, but has every program load a dozen locale files (1 ms for a shell).
     env = {"PATH": ":".join(layout.path), "LC_CTYPE": "C.UTF-8"}
     if layout.import_path:
