@@ -28,8 +28,24 @@ frames = st.sampled_from(Kind).flatmap(lambda kind: st.tuples(st.integers(0, 2**
 
 
 def feed(decoder: Decoder, data: bytes) -> list[Frame]:
-    decoder.buffer()[: len(data)] = data
-    return decoder.received(len(data))
+    """Hands over `data` in as many pieces as the decoder has space for."""
+    got: list[Frame] = []
+    while True:
+        space = decoder.buffer()
+        piece, data = data[: len(space)], data[len(space) :]
+        space[: len(piece)] = piece
+        for stream, kind, body in decoder.received(len(piece)):
+            got.append((stream, kind, bytes(body) if isinstance(body, memoryview) else body))
+        if not data:
+            return got
+
+
+def test_space_grows_with_what_comes_and_loses_nothing() -> None:
+    sent: list[Frame] = [(number, Kind.DATA, bytes([number]) * size) for number, size in enumerate((10, 16 << 10, 100_000, MAX_DATA, 5))]
+    decoder = Decoder()
+    assert len(decoder.buffer()) < 100_000
+    assert feed(decoder, b"".join(encode(*frame) for frame in sent)) == sent
+    assert len(decoder.buffer()) > MAX_DATA
 
 
 @given(st.lists(frames, max_size=6), st.lists(st.integers(1, 40), max_size=50))

@@ -74,6 +74,8 @@ _LARGE = 8192
 """Frames from this size on are worth a parser that does not copy their content."""
 
 _SPACE = 2 * (_LENGTH.size + MAX_FRAME)
+_FIRST_SPACE = 16 << 10
+"""Enough for commands and their answers: most connections never carry more at once, and need not hold, nor fill, megabytes."""
 _LEAST_FREE = 256 << 10
 
 _encoder = msgspec.msgpack.Encoder()
@@ -106,20 +108,30 @@ class Decoder:
     __slots__ = ("_end", "_space", "_start", "_view")
 
     def __init__(self) -> None:
-        self._space = bytearray(_SPACE)
+        self._space = bytearray(_FIRST_SPACE)
         self._view = memoryview(self._space)
         self._start = 0
         self._end = 0
 
     def buffer(self) -> memoryview:
         """The free space that the next bytes go to; never empty. Views that were given out are void from now on."""
-        if self._start == self._end:
+        if self._end == len(self._space) < _SPACE:
+            self._grow()
+        elif self._start == self._end:
             self._start = self._end = 0
         elif len(self._space) - self._end < _LEAST_FREE:
             rest = self._end - self._start
             self._space[:rest] = self._space[self._start : self._end]
             self._start, self._end = 0, rest
         return self._view[self._end :]
+
+    def _grow(self) -> None:
+        """More came than fits: what is left goes on in the full space."""
+        space = bytearray(_SPACE)
+        rest = self._end - self._start
+        space[:rest] = self._view[self._start : self._end]
+        self._space, self._view = space, memoryview(space)
+        self._start, self._end = 0, rest
 
     def received(self, count: int) -> list[Frame]:
         """Takes `count` bytes that now lie in `buffer()`; returns the frames that they complete, in order."""

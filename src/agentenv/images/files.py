@@ -19,8 +19,8 @@ from agentenv.errors import InfrastructureError
 FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_TOPDIR_FL = 0x80086601, 0x40086602, 0x00020000
 """linux/fs.h; see ioctl_iflags(2)."""
 
-_SHALLOW = 3
-"""Levels of a sandbox's directory in which there is nothing but what every sandbox has."""
+_SHALLOW = 6
+"""Levels of a sandbox's directory: the deepest are what the kernel writes below `work`."""
 
 
 def write_durably(path: Path, content: Mapping[str, object]) -> None:

@@ -65,4 +65,6 @@ def open_log() -> int:
 
 def read_log(descriptor: int) -> str:
     """What was printed so far."""
+    if os.fstat(descriptor).st_blocks == 0:
+        return ""  # the usual case, without looking through 64 KiB of zeros
     return os.pread(descriptor, _LOG_BYTES, 0).rstrip(b"\0").decode(errors="replace")
