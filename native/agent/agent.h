@@ -4,15 +4,17 @@
 
 #include <sys/resource.h>
 
-#include "connection.h"
 #include "limits_shown.h"
 #include "loop.h"
+#include "msgpack.h"
 #include "text_list.h"
 #include "users.h"
 
 #define AGENT_PROTOCOL 1
 #define AGENT_VERSION "0.1.0"
 
+struct connection;
+struct stream;
 struct process;
 struct job;
 
@@ -22,6 +24,7 @@ struct agent {
     struct loop loop;
     struct connection *connections;
     size_t connection_count;
+    void (*start_operation)(struct stream *stream, struct mp_value body); /* for each OPEN; main.c says which, since operations stand on streams */
     struct source listener;
     struct timer listen_again; /* after the descriptors ran out */
     struct source signals;

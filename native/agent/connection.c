@@ -15,8 +15,6 @@ enum {
     BUFFER_KEPT = 131072, /* what an idle connection may keep; more is given back */
 };
 
-void connection_fail(struct connection *connection) { connection->broken = true; }
-
 static bool is_unix_socket(int fd) {
     int domain = 0;
     socklen_t size = sizeof domain;

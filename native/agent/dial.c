@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "agent.h"
+#include "connection.h"
 #include "operations.h"
 #include "pipes.h"
 

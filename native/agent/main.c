@@ -14,7 +14,9 @@
 #include <unistd.h>
 
 #include "agent.h"
+#include "connection.h"
 #include "machine.h"
+#include "operations.h"
 #include "options.h"
 #include "pipes.h"
 #include "process.h"
@@ -118,6 +120,7 @@ static bool start(struct agent *agent, const struct options *options) {
     agent->started = agent->loop.now;
     agent->is_init = getpid() == 1;
     agent->finished_end = &agent->finished;
+    agent->start_operation = operation_start;
     if (!agent->is_init)
         prctl(PR_SET_CHILD_SUBREAPER, 1);
     /* Root of the sandbox, which lacks CAP_SYS_PTRACE, can then neither trace the agent nor look at its descriptors through /proc. */

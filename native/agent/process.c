@@ -228,7 +228,7 @@ void process_attach(struct process *process, struct stream *stream) {
     resume_output(process);
 }
 
-static void process_ended(struct process *process, int status, const struct rusage *used) {
+static void has_ended(struct process *process, int status, const struct rusage *used) {
     struct loop *loop = &process->agent->loop;
     process->ended = true;
     process->status = status;
@@ -246,7 +246,7 @@ void processes_reap(struct agent *agent) {
     for (pid_t pid; (pid = wait4(-1, &status, WNOHANG, &used)) > 0;) {
         struct process *process = process_find(agent, pid);
         if (process && !process->ended)
-            process_ended(process, status, &used);
+            has_ended(process, status, &used);
     }
 }
 

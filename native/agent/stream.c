@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent.h"
 #include "errno_name.h"
-#include "operations.h"
 
 enum { GRANT_STEP = 65536, SEND_STEP = 65536 };
 
@@ -69,7 +69,7 @@ static void receive_open(struct connection *connection, const struct frame *fram
     if (connection->streams > STREAM_LIMIT)
         stream_fail(stream, EAGAIN, "this connection has %d streams open already", STREAM_LIMIT);
     else
-        operation_start(stream, frame->body);
+        stream_agent(stream)->start_operation(stream, frame->body);
 }
 
 static void receive_data(struct stream *stream, struct mp_value body) {

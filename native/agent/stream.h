@@ -2,7 +2,7 @@
 #ifndef AGENTENV_STREAM_H
 #define AGENTENV_STREAM_H
 
-#include "connection.h"
+#include "connection_state.h"
 
 struct stream;
 

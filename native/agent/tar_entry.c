@@ -89,12 +89,13 @@ static bool read_records(struct overrides *overrides, char *text, size_t size) {
 }
 
 /* Reads the content of an extension header, to be freed; NULL: too long, or the archive ends. */
-static char *read_extension(void *source, uint64_t size) {
+static char *read_extension(const struct tar_source *source, uint64_t size) {
     char padding[TAR_BLOCK];
     if (size > EXTENSION_MOST)
         return NULL;
     char *text = malloc((size_t)size + 1);
-    if (!text || !tar_read(source, text, (size_t)size) || !tar_read(source, padding, (TAR_BLOCK - size % TAR_BLOCK) % TAR_BLOCK)) {
+    if (!text || !source->read(source->from, text, (size_t)size) ||
+        !source->read(source->from, padding, (TAR_BLOCK - size % TAR_BLOCK) % TAR_BLOCK)) {
         free(text);
         return NULL;
     }
@@ -102,7 +103,7 @@ static char *read_extension(void *source, uint64_t size) {
     return text;
 }
 
-static bool apply_extension(void *source, char type, uint64_t size, struct overrides *overrides) {
+static bool apply_extension(const struct tar_source *source, char type, uint64_t size, struct overrides *overrides) {
     char *text = read_extension(source, size);
     bool good = text != NULL;
     if (good && type == 'x')
@@ -185,14 +186,14 @@ static bool fill_entry(struct tar_entry *entry, const struct tar_header *header,
 
 static bool is_extension(char type) { return type == 'x' || type == 'g' || type == 'L' || type == 'K'; }
 
-bool tar_next(void *source, struct tar_entry *entry, const char **problem) {
+bool tar_next(const struct tar_source *source, struct tar_entry *entry, const char **problem) {
     static const struct tar_header ZEROS;
     struct tar_header header;
     struct overrides overrides = {0};
     uint64_t checksum, size;
     for (;;) {
         *problem = NULL;
-        if (!tar_read(source, &header, sizeof header) || memcmp(&header, &ZEROS, sizeof header) == 0)
+        if (!source->read(source->from, &header, sizeof header) || memcmp(&header, &ZEROS, sizeof header) == 0)
             return false;
         *problem = "the bytes are no tar archive (a header's checksum is wrong)";
         if (!read_number(header.checksum, sizeof header.checksum, &checksum) || checksum != tar_checksum(&header))

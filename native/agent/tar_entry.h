@@ -20,10 +20,13 @@ struct tar_entry {
     dev_t device;
 };
 
-/* Exactly `size` bytes of the archive, or false at its end. Given by whoever reads the archive. */
-bool tar_read(void *source, void *bytes, size_t size);
+/* Where the archive's bytes come from. */
+struct tar_source {
+    bool (*read)(void *from, void *bytes, size_t size); /* exactly `size` bytes, or false at the end */
+    void *from;
+};
 
 /* The next entry. False at the end (`problem` NULL) and where the archive is no archive (`problem` says why). */
-bool tar_next(void *source, struct tar_entry *entry, const char **problem);
+bool tar_next(const struct tar_source *source, struct tar_entry *entry, const char **problem);
 
 #endif

@@ -64,11 +64,11 @@ static size_t take_piece(struct unpacker *unpacker, const uint8_t **bytes, uint6
     return size;
 }
 
-bool tar_read(void *source, void *bytes, size_t size) {
+static bool read_exactly(void *unpacker, void *bytes, size_t size) {
     uint8_t *to = bytes;
     const uint8_t *from;
     while (size) {
-        size_t part = take_piece(source, &from, size);
+        size_t part = take_piece(unpacker, &from, size);
         if (part == 0)
             return false;
         memcpy(to, from, part);
@@ -297,7 +297,8 @@ static void work(struct job_output *output, void *argument) {
     unpacker.root = open(request->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (unpacker.root < 0)
         job_fail(output, errno, "%.400s", request->path);
-    while (tar_next(&unpacker, &entry, &problem))
+    const struct tar_source archive = {read_exactly, &unpacker};
+    while (tar_next(&archive, &entry, &problem))
         unpack_entry(&unpacker, &entry);
     if (problem)
         job_error(output, "EPROTO", "%s", problem);

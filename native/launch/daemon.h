@@ -25,6 +25,7 @@ struct daemon {
     unsigned load[CPUS_MAX]; /* sandboxes pinned to each core */
     const char *sweeps[GROUPS_MAX]; /* beginnings of the paths of all cgroups that this owner may have made */
     size_t sweep_count;
+    bool deserted;           /* nobody listens any more */
     bool network_used;       /* the namespace it stands in belongs to a sandbox by now */
 };
 

@@ -162,6 +162,7 @@ static bool step(struct daemon *daemon, int wait) {
     int ready = epoll_wait(daemon->events, &event, 1, wait);
     if (ready < 0 && errno != EINTR) die("waiting");
     if (ready > 0) dispatch(daemon, event.data.ptr);
+    if (daemon->deserted) end_all(daemon);
     return ready > 0;
 }
 
@@ -220,6 +221,7 @@ int main(int count, char **words) {
         tell(&daemon, -1, "event=ready\nuser_namespace=%d\nmany_ids=%d\nlandlock=%d\nfull_proc=%d", daemon.host.user_namespace, daemon.host.many_ids,
              daemon.host.landlock, daemon.host.full_proc);
     if (options.probe != NULL && problem != NULL) return print_answers(pair[1]);
+    if (daemon.deserted) end_all(&daemon);
     watch_owner(&daemon);
     if (options.probe != NULL) return probe(&daemon, options.probe, pair[1]);
     run(&daemon);

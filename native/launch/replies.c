@@ -34,6 +34,7 @@ void tell(struct daemon *daemon, int descriptor, const char *format, ...) {
     }
     while (sendmsg(daemon->control, &message, MSG_NOSIGNAL) < 0) {
         if (errno == EINTR) continue;
-        end_all(daemon); /* nobody listens any more */
+        daemon->deserted = true;
+        return;
     }
 }

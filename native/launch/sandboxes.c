@@ -64,25 +64,25 @@ static void refuse(struct daemon *daemon, const char *id, const char *stage, con
 }
 
 void launch(struct daemon *daemon, struct request *request, uint64_t asked) {
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC) < 0) return refuse(daemon, request->id, "clone", "making a pipe");
+    int pair[2];
+    if (pipe2(pair, O_CLOEXEC) < 0) return refuse(daemon, request->id, "clone", "making a pipe");
     if (request->netns == NULL && daemon->network_used) {
         const char *problem = fresh_network();
         if (problem != NULL) {
             refuse(daemon, request->id, "network", problem);
-            close(ends[0]);
-            close(ends[1]);
+            close(pair[0]);
+            close(pair[1]);
             return;
         }
         daemon->network_used = false;
     }
     if (request->cpus > daemon->host.core_count) request->cpus = (unsigned)daemon->host.core_count;
     struct sandbox *sandbox = new_sandbox(daemon, request, asked);
-    pid_t pid = clone_sandbox(daemon, request, sandbox, ends[1]);
+    pid_t pid = clone_sandbox(daemon, request, sandbox, pair[1]);
     int error = errno;
-    close(ends[1]);
+    close(pair[1]);
     if (pid < 0) {
-        close(ends[0]);
+        close(pair[0]);
         errno = error;
         refuse(daemon, request->id, "clone", "making the process and its namespaces");
         return free_sandbox(daemon, sandbox);
@@ -94,7 +94,7 @@ void launch(struct daemon *daemon, struct request *request, uint64_t asked) {
     }
     sandbox->pid = pid;
     sandbox->cloned = now_ns();
-    sandbox->report_pipe = ends[0];
+    sandbox->report_pipe = pair[0];
     sandbox->next = daemon->sandboxes;
     daemon->sandboxes = sandbox;
     /* Not EPOLLIN: the report says something only when the pipe has closed, by the execution or by death, and that is always told. */

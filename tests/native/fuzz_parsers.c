@@ -15,7 +15,7 @@ struct input {
     size_t size;
 };
 
-bool tar_read(void *argument, void *bytes, size_t size) {
+static bool read_input(void *argument, void *bytes, size_t size) {
     struct input *source = argument;
     if (size > source->size)
         return false;
@@ -67,8 +67,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct mp_value value;
     if (mp_parse(data, size, &value))
         sink += look_at(value, 0);
-    struct input source = {data, size};
-    while (tar_next(&source, &entry, &problem))
+    struct input input = {data, size};
+    const struct tar_source archive = {read_input, &input};
+    while (tar_next(&archive, &entry, &problem))
         sink += strlen(entry.path) + strlen(entry.link) + entry.size;
     mp_write_text(&copy, (const char *)data, size);
     char *text = strndup((const char *)data, size);
