@@ -178,7 +178,7 @@ def test_pressure_is_a_share_or_unknown(tree: CgroupTree, group: Cgroup) -> None
 def test_the_memory_file_holds_what_usage_says(tree: CgroupTree, group: Cgroup) -> None:
     _need(tree, "memory")
     assert group.memory_usage_file is not None
-    assert int(group.memory_usage_file.read_text()) == group.usage().memory
+    assert int(Path(group.memory_usage_file).read_text()) == group.usage().memory
 
 
 def test_disk_traffic_is_limited_where_the_controller_is(tree: CgroupTree, group: Cgroup) -> None:

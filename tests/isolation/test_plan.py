@@ -56,9 +56,9 @@ def test_cores_are_whole_and_no_more_than_there_are() -> None:
 def test_cgroups_and_network_are_named() -> None:
     group = Cgroup("g", (Hierarchy(2, "/two", frozenset()), Hierarchy(1, "/memory", frozenset({"memory"}))))
     rows = plan.records(_spec(network=Network(enabled=True, netns=Path("/net"))), group)
-    memory = "/memory/agentenv/g"
+    memory = "/memory/g"
     assert {
-        "into=/two/agentenv/g",
+        "into=/two/g",
         f"enter={memory}/tasks",
         f"memory_file={memory}/memory.usage_in_bytes",
         f"netns=/proc/{os.getpid()}/root/net",

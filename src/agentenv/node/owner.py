@@ -143,12 +143,16 @@ def is_alive(facts: OwnerFacts) -> bool:
 def start_ticks(pid: int) -> int | None:
     """When a process started, in clock ticks since boot, which tells it from a later one of the same number; None when there is none."""
     try:
-        status = Path(f"/proc/{pid}/stat").read_text()
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            status = os.read(descriptor, 4096)
+        finally:
+            os.close(descriptor)
     except (FileNotFoundError, ProcessLookupError):
         return None
     # proc(5): the second field is a name in parentheses that may hold anything; the start time is the 22nd.
-    fields = status[status.rindex(")") + 2 :].split()
-    return None if fields[0] in "ZX" else int(fields[19])
+    fields = status[status.rindex(b")") + 2 :].split()
+    return None if fields[0] in b"ZX" else int(fields[19])
 
 
 def process_namespace() -> int:

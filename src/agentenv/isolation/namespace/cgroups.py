@@ -156,14 +156,14 @@ class Cgroup:
         return None
 
     @property
-    def v2_directory(self) -> Path | None:
+    def v2_directory(self) -> str | None:
         """The directory for clone3's CLONE_INTO_CGROUP, which enters faster than a write to `cgroup.procs`: it takes no global lock."""
-        return next((Path(directory) for hierarchy, directory in self._directories() if hierarchy.version == 2), None)
+        return next((directory for hierarchy, directory in self._directories() if hierarchy.version == 2), None)
 
     @property
-    def v1_enter_files(self) -> tuple[Path, ...]:
+    def v1_enter_files(self) -> tuple[str, ...]:
         """Files that a single-threaded process writes "0" into to enter the version 1 hierarchies."""
-        return tuple(Path(directory, "tasks") for hierarchy, directory in self._directories() if hierarchy.version == 1)
+        return tuple(f"{directory}/tasks" for hierarchy, directory in self._directories() if hierarchy.version == 1)
 
     @property
     def procs_files(self) -> tuple[Path, ...]:
@@ -171,13 +171,13 @@ class Cgroup:
         return tuple(Path(directory, "cgroup.procs") for _, directory in self._directories())
 
     @property
-    def memory_usage_file(self) -> Path | None:
+    def memory_usage_file(self) -> str | None:
         """The file with the bytes in use, None where memory is not accounted."""
         control = self._control("memory")
         if control is None:
             return None
         driver, directory = control
-        return Path(directory, "memory.current" if driver is cgroup_v2 else "memory.usage_in_bytes")
+        return f"{directory}/{'memory.current' if driver is cgroup_v2 else 'memory.usage_in_bytes'}"
 
     def apply(self, resources: Resources) -> None:
         """Sets the limits, also of a live sandbox; a None leaves that limit as it is, as does a limit that the tree has `lost`.
@@ -271,8 +271,8 @@ class Cgroup:
         cpu, pids = self._control("cpu"), self._control("pids")
         seconds = cpu_pressure = memory_pressure = io_pressure = None
         if v2 := self.v2_directory:
-            seconds = cgroup_v2.cpu_seconds(str(v2))
-            cpu_pressure, memory_pressure, io_pressure = cgroup_v2.pressures(str(v2))
+            seconds = cgroup_v2.cpu_seconds(v2)
+            cpu_pressure, memory_pressure, io_pressure = cgroup_v2.pressures(v2)
         elif accounting := self._control("cpuacct"):
             seconds = cgroup_v1.cpu_seconds(accounting.directory)
         return Usage(
@@ -313,7 +313,7 @@ class Cgroup:
         """
         self.kill(timeout)
         if (v2 := self.v2_directory) is not None:
-            cgroup_signals.wait_until_empty(str(v2), self.name, timeout)
+            cgroup_signals.wait_until_empty(v2, self.name, timeout)
         for hierarchy in self.hierarchies:
             _remove_directory(f"{hierarchy.base}/{self.name}")
 

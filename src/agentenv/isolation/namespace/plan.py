@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from pathlib import Path
 
 from agentenv.isolation.contract import MachineSpec
 from agentenv.isolation.namespace.cgroups import Cgroup
@@ -21,7 +20,7 @@ def cores(cpu: float | None) -> int:
     return 0 if cpu is None else min(max(1, math.ceil(cpu)), len(os.sched_getaffinity(0)))
 
 
-def agent_arguments(spec: MachineSpec, memory_file: Path | None) -> list[str]:
+def agent_arguments(spec: MachineSpec, memory_file: str | None) -> list[str]:
     """The agent's argv (docs/agent-protocol.md, "Starting the agent")."""
     words = ["agentenv-agent", "--listen", str(_LISTEN), "--user", spec.root.user, "--cwd", spec.root.cwd]
     for name, value in {**spec.root.env, **spec.env}.items():
@@ -49,13 +48,15 @@ def records(spec: MachineSpec, cgroup: Cgroup) -> list[str]:
     if spec.network.netns is not None:
         # Through this process's own mount namespace: the launcher's does not see what was mounted after its start.
         rows.append(f"netns=/proc/{os.getpid()}/root{spec.network.netns}")
-    if (directory := cgroup.v2_directory) is not None:
-        rows.append(f"into={directory}")
+    if (into := cgroup.v2_directory) is not None:
+        rows.append(f"into={into}")
     rows += [f"enter={file}" for file in cgroup.v1_enter_files]
     if (memory_file := cgroup.memory_usage_file) is not None:
         rows.append(f"memory_file={memory_file}")
+    directory = str(spec.directory)
     for tree in spec.root.trees:
-        rows += (f"tree={tree.target}", f"upper={spec.directory}/upper/{tree.name}", f"work={spec.directory}/work/{tree.name}")
+        name = tree.name
+        rows += (f"tree={tree.target}", f"upper={directory}/upper/{name}", f"work={directory}/work/{name}")
         rows += [f"lower={lower}" for lower in tree.lowers]
     rows += [f"arg={word}" for word in agent_arguments(spec, memory_file)]
     return rows
