@@ -8,8 +8,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
-
 if TYPE_CHECKING:
     from agentenv.config import Config, load
     from agentenv.envs import AgentEnvironment, Environment, SandboxEnv, SandboxVectorEnv, make, register
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     from agentenv.monitoring import TrainingMonitor
     from agentenv.sandbox import AsyncSandbox, Sandbox
     from agentenv.train.pipeline import train
+    from agentenv.version import __version__
 
 _HOMES = {
     "agentenv.config": ("Config", "load"),
@@ -66,6 +65,7 @@ _HOMES = {
     ),
     "agentenv.monitoring": ("TrainingMonitor",),
     "agentenv.sandbox": ("AsyncSandbox", "Sandbox"),
+    "agentenv.version": ("__version__",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -1,9 +1,12 @@
-"""Where AgentENV keeps its state: one directory, chosen by `AGENTENV_HOME` or by who runs it."""
+"""Where AgentENV itself lies, and where it keeps its state: one directory, chosen by `AGENTENV_HOME` or by who runs it."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+PACKAGE = Path(__file__).parent
+"""The installed package, as the running Python names it."""
 
 
 def state_home() -> Path:

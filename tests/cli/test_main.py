@@ -29,7 +29,7 @@ def modules_after(code: str) -> set[str]:
 def test_importing_the_package_loads_nothing_heavy() -> None:
     loaded = modules_after("import agentenv; dir(agentenv); agentenv.__version__; agentenv.StartupTimeout")
     assert loaded.isdisjoint(HEAVY)
-    assert not [name for name in loaded if name.startswith("agentenv.") and name != "agentenv.errors"]
+    assert not [name for name in loaded if name.startswith("agentenv.") and name not in ("agentenv.errors", "agentenv.version")]
 
 
 def test_help_and_completion_load_no_command() -> None:

@@ -22,6 +22,7 @@ def used_bytes() -> int:
 
 
 def sandboxes(count: int) -> float:
+    """Bytes for one of `count` idle sandboxes, started beside others that have brought up what all share."""
     with ExitStack() as stack:
         for _ in range(min(20, count)):
             stack.enter_context(Sandbox.create())
@@ -32,6 +33,7 @@ def sandboxes(count: int) -> float:
 
 
 def bwraps(count: int) -> float:
+    """Bytes for one of `count` idle shells under bubblewrap."""
     command = (*bubblewrap()[:-1], "/bin/sh", "-c", "echo ready; read forever")
     with ExitStack() as stack:
         before = used_bytes()
@@ -43,6 +45,7 @@ def bwraps(count: int) -> float:
 
 
 def run(scale: Scale) -> Iterator[Row]:
+    """One row: MiB for each further sandbox."""
     alive = scale.count(ALIVE, 50)
     theirs = bwraps(scale.count(REFERENCE_ALIVE, 20)) / 2**20
     mine = sandboxes(alive) / 2**20

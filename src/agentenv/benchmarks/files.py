@@ -35,6 +35,7 @@ def socket_copy(content: bytes, target: Path) -> float:
 
 
 def run(scale: Scale) -> Iterator[Row]:
+    """Two rows: MB/s of one large file into a sandbox, and out of it."""
     content = os.urandom(scale.count(100, 10) * MEGABYTE)
     rounds = scale.count(7, 3)
     megabytes = len(content) / MEGABYTE

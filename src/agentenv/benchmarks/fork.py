@@ -14,6 +14,7 @@ UPPER_MB = 20
 
 
 def start_once() -> float:
+    """Seconds that one `Sandbox.create()` takes."""
     begin = perf_counter()
     sandbox = Sandbox.create()
     seconds = perf_counter() - begin

@@ -19,16 +19,19 @@ N_STEPS = 256
 
 
 def learner(envs: gymnasium.vector.VectorEnv[Any, Any, Any]) -> PPO:
+    """PPO with the same settings whatever it learns on."""
     return PPO("MlpPolicy", GymnasiumVecEnv(envs), n_steps=N_STEPS, batch_size=256, seed=0, device="cpu", verbose=0)
 
 
 def steps_per_second(model: PPO, steps: int) -> float:
+    """Environment steps a second over `steps` further ones, the optimiser's work included."""
     begin = perf_counter()
     model.learn(steps, reset_num_timesteps=False)
     return steps / (perf_counter() - begin)
 
 
 def run(scale: Scale) -> Iterator[Row]:
+    """One row: a training's environment steps a second."""
     # As a training does: spinning PyTorch threads would take the cores that the environments of both sides need.
     use_threads()
     steps = N_STEPS * LANES * scale.count(4, 1)

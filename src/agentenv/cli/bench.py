@@ -15,6 +15,7 @@ from agentenv.cli.output import JsonFlag, console
 
 
 def complete_name() -> list[str]:
+    """What the completion script offers for NAME."""
     return [*BENCHMARKS, "all"]
 
 
@@ -67,6 +68,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def print_table(rows: Sequence[Row]) -> None:
+    """Prints the rows as a table, green where a target is met."""
     from rich.table import Table
 
     table = Table(*CELLS, title=rows[0].machine if rows else None)

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from agentenv import __version__
 from agentenv.cli.lazy import LazyGroup
+from agentenv.version import __version__
 
 app = typer.Typer(
     cls=LazyGroup,

@@ -15,11 +15,12 @@ from typing import Final
 
 from agentenv.envs.handle import SandboxHandle
 from agentenv.errors import NotFound
+from agentenv.paths import PACKAGE
 
 HOME: Final = "/opt/agentenv"
 """Where in a sandbox everything lies that is brought along."""
 
-_PACKAGE: Final = Path(__file__).resolve().parents[1]
+_PACKAGE: Final = PACKAGE.resolve()
 _GUEST_FILES: Final = ("__init__.py", "envs/__init__.py", "envs/gymnasium_ids.py", "envs/spaces.py", "envs/guest/*.py")
 
 

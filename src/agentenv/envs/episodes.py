@@ -18,6 +18,8 @@ from agentenv.errors import AgentEnvError, InfrastructureError, InvalidState
 
 
 class KeptSnapshot(Protocol):
+    """A snapshot, of which only the id is needed here."""
+
     @property
     def id(self) -> str: ...
 

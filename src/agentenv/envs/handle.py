@@ -22,10 +22,14 @@ class RunningCommand(Protocol):
 
 
 class Commands(Protocol):
+    """Starts programs in the sandbox."""
+
     def run(self, cmd: Sequence[str], *, background: Literal[True]) -> RunningCommand: ...
 
 
 class Files(Protocol):
+    """Writes and looks for files of the sandbox."""
+
     def write(self, path: str, data: bytes) -> Any: ...
 
     def exists(self, path: str) -> bool: ...

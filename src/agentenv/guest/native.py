@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 
 from agentenv.errors import AgentEnvError
+from agentenv.paths import PACKAGE
 
 PROGRAMS = ("agentenv-agent", "agentenv-launch")
-FOLDER = Path(__file__).resolve().parent.parent / "_native"
+FOLDER = PACKAGE.resolve() / "_native"
 
 
 def binary(name: str) -> Path:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
-import agentenv
 from agentenv.isolation.contract import Tree
+from agentenv.paths import PACKAGE
 
 UNMERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 """Names beside /usr that hold programs and libraries: links into /usr on a merged system, directories of their own on others."""
@@ -43,7 +43,7 @@ class PythonHome:
         return cls(
             tuple(dict.fromkeys(map(Path, prefixes))),
             Path(sys.executable),
-            Path(agentenv.__file__).parent,
+            PACKAGE,
             tuple(Path(entry).absolute() for entry in given if entry),
         )
 

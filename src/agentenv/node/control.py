@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from agentenv import errors
+import agentenv.errors as errors
 from agentenv.errors import AgentEnvError, InvalidState, ProtocolError
 from agentenv.isolation.contract import Resources
 from agentenv.node.sandbox import NodeSandbox

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-import agentenv
 from agentenv.config import Config
+from agentenv.version import __version__
 
 FORMAT = 1
 PACKAGES = ("torch", "stable-baselines3", "gymnasium", "numpy")
@@ -48,7 +48,7 @@ def manifest(config: Config, *, seed: int, threads: int, config_file: Path | Non
 
 def versions() -> dict[str, str]:
     """Of Python, AgentENV and the packages whose numbers a run's results depend on."""
-    found = {"python": platform.python_version(), "agentenv": agentenv.__version__}
+    found = {"python": platform.python_version(), "agentenv": __version__}
     for package in PACKAGES:
         try:
             found[package] = version(package)

@@ -7,8 +7,8 @@ import sys
 from importlib import import_module, metadata
 from importlib.util import find_spec
 
-from agentenv import __version__
 from agentenv.cli.health.check import Finding
+from agentenv.version import __version__
 
 NEEDED = {
     "gymnasium": ("gymnasium", "1.1"),
