@@ -24,6 +24,7 @@ def run() -> RunDirectory:
         writer.write_manifest({"seed": 7, "config": {"training": {"algorithm": "PPO"}}})
         for index in range(20):
             writer.log(index * 100, return_mean=float(index), episodes=index, loss=1 / (index + 1), steps_per_second=1234.0)
+        writer.write_prometheus('# TYPE agentenv_environment_steps counter\nagentenv_environment_steps_total{environment="e"} 2000.0\n')
         writer.events.emit("training.checkpoint", step=1900, path="checkpoints/1900")
         writer.finish(result={"return": 19.0})
     return writer.run
@@ -70,6 +71,9 @@ def test_prometheus_text(agentenv: Agentenv, run: RunDirectory) -> None:
     text = agentenv("monitor", "--prometheus").stdout
     assert f'agentenv_training_step{{run="{run.id}"}} 1900.0' in text
     assert "# HELP agentenv_training_step " in text
+    assert 'agentenv_environment_steps_total{environment="e"} 2000.0' in text
+    assert text.count("# TYPE agentenv_environment_steps ") == 1
+    assert re.search(r'^agentenv_node_snapshots\{node="[^"]+"\} 0.0', text, re.MULTILINE)
     assert re.search(r'^agentenv_node_cores\{node="[^"]+"\} \d', text, re.MULTILINE)
 
 

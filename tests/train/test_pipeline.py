@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from tests.train.doubles import Failing, ScoredSwitches, Switches, UnsavableVectorEnv, lanes, settings
 
 import agentenv
@@ -79,6 +80,16 @@ def test_the_monitor_finds_the_figures(tmp_path: Path) -> None:
         assert isinstance(metrics[name], (int, float)), name
 
 
+def test_what_the_training_process_counts_is_there_for_prometheus(tmp_path: Path) -> None:
+    result = run(tmp_path, settings(max_steps=256))
+    text = TrainingMonitor(result.run).prometheus()
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    counted = {(sample.name, sample.labels.get("environment")): sample.value for sample in samples}
+    assert counted["agentenv_environment_steps_total", "switches"] == 256
+    assert counted["agentenv_environment_step_seconds_count", "switches"] == 128
+    assert counted["agentenv_environment_steps_total", "switches (evaluation)"] > 0
+
+
 def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
     one, other = run(tmp_path, settings()), run(tmp_path, settings())
     assert one.parameters == other.parameters
@@ -104,6 +115,19 @@ def test_an_interrupted_and_resumed_run_is_the_run_it_would_have_been(name: str,
     assert rest.parameters == whole.parameters
     assert rest.episodes == whole.episodes
     assert rows(rest) == rows(whole)
+
+
+@pytest.mark.parametrize("name", ["PPO", "A2C", "SAC"])
+def test_state_dependent_exploration_is_resumed_exactly_too(name: str, tmp_path: Path) -> None:
+    make_envs = lanes(ScoredSwitches)
+    config = settings(name, max_steps=384, hyperparameters={"use_sde": True, "sde_sample_freq": 5})
+    whole = run(tmp_path, config, make_envs=make_envs)
+    part = run(tmp_path, config, make_envs=make_envs, stop_at=200)
+    rest = run(tmp_path, resume=part.run, make_envs=make_envs)
+    assert rest.parameters == whole.parameters
+    assert rows(rest) == rows(whole)
+    longer = run(tmp_path, resume=rest.run, make_envs=make_envs, max_steps=512)
+    assert longer.parameters == run(tmp_path, config, make_envs=make_envs, max_steps=512).parameters
 
 
 def test_a_resume_takes_back_what_was_measured_after_the_checkpoint(tmp_path: Path) -> None:

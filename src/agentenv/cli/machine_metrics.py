@@ -9,11 +9,13 @@ import socket
 from collections import Counter
 from pathlib import Path
 
-from agentenv.isolation.namespace.cgroups import CgroupTree, group_name
+from agentenv.isolation.namespace.cgroups import CgroupTree
 from agentenv.monitoring.metrics import NodeMetrics, SandboxMetrics
 from agentenv.node.home import Home
+from agentenv.node.killing import group_of
 from agentenv.node.owner import live_records
 from agentenv.node.records import SandboxRecord
+from agentenv.node.snapshots import SnapshotTree
 from agentenv.paths import state_home
 
 
@@ -35,6 +37,8 @@ def record_machine(node: NodeMetrics, sandboxes: SandboxMetrics) -> None:
     if home.is_dir():
         node.storage_free.labels(name).set(shutil.disk_usage(home).free)
     node.sandboxes.labels(name).set(len(records))
+    kept = Home(home).snapshots
+    node.snapshots.labels(name).set(len(SnapshotTree(kept).all()) if kept.is_dir() else 0)
     for (backend, state), count in Counter((record.backend, record.state) for record in records).items():
         sandboxes.live.labels(backend, state).set(count)
     tree = CgroupTree.discover()
@@ -43,8 +47,11 @@ def record_machine(node: NodeMetrics, sandboxes: SandboxMetrics) -> None:
 
 
 def _record_usage(sandboxes: SandboxMetrics, tree: CgroupTree, record: SandboxRecord) -> None:
+    group = None if record.init is None else group_of(record.init[0])
+    if group is None:
+        return
     try:
-        usage = tree.open(group_name(record.owner, record.directory.name)).usage()
+        usage = tree.open(group).usage()
     except OSError:
         # It ended meanwhile.
         return

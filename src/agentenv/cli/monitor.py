@@ -49,16 +49,16 @@ def _prometheus(source: TrainingMonitor, port: int | None) -> None:
 
 
 def _prometheus_text(source: TrainingMonitor) -> str:
-    """The training, this machine and its sandboxes as they are now."""
+    """The training with what its own process has counted, this machine and its sandboxes, as they are now."""
     from prometheus_client import CollectorRegistry
 
     from agentenv.cli.machine_metrics import record_machine
-    from agentenv.monitoring.metrics import Metrics
+    from agentenv.monitoring.metrics import NodeMetrics, SandboxMetrics, TrainingMetrics, render
 
-    metrics = Metrics(CollectorRegistry())
-    metrics.training.record(source.get_metrics())
-    record_machine(metrics.node, metrics.sandboxes)
-    return metrics.prometheus_text()
+    registry = CollectorRegistry()
+    TrainingMetrics(registry).record(source.get_metrics())
+    record_machine(NodeMetrics(registry), SandboxMetrics(registry))
+    return render(registry) + source.prometheus()
 
 
 def _json(source: TrainingMonitor, interval: float, *, once: bool) -> None:

@@ -20,25 +20,33 @@ class MeteredVectorEnv(VectorWrapper):
 
     def __init__(self, envs: VectorEnv[Any, Any, Any], metrics: EnvironmentMetrics, name: str) -> None:
         super().__init__(envs)
-        self._metrics = metrics
-        self._name = name
+        self._steps = metrics.steps.labels(name)
+        self._step_seconds = metrics.step_seconds.labels(name)
+        self._reset_seconds = metrics.reset_seconds.labels(name)
+        self._infra_errors = metrics.infra_errors.labels(name)
+        self._terminated = metrics.episodes.labels(name, "terminated")
+        self._truncated = metrics.episodes.labels(name, "truncated")
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """As the environment's, timed."""
         started = time.perf_counter()
         result = self.env.reset(seed=seed, options=options)
-        self._metrics.reset_seconds.labels(self._name).observe(time.perf_counter() - started)
+        self._reset_seconds.observe(time.perf_counter() - started)
         return result
 
     def step(self, actions: Any) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
         """As the environment's, timed and counted."""
         started = time.perf_counter()
         result = self.env.step(actions)
-        self._metrics.step_seconds.labels(self._name).observe(time.perf_counter() - started)
+        self._step_seconds.observe(time.perf_counter() - started)
+        self._steps.inc(self.num_envs)
         _, _, terminated, truncated, infos = result
-        broken = np.asarray(infos.get("_infra_error", np.zeros(self.num_envs, dtype=bool)), dtype=bool)
-        self._metrics.steps.labels(self._name).inc(self.num_envs)
-        self._metrics.infra_errors.labels(self._name).inc(int(broken.sum()))
-        self._metrics.episodes.labels(self._name, "terminated").inc(int((terminated & ~broken).sum()))
-        self._metrics.episodes.labels(self._name, "truncated").inc(int((truncated & ~terminated & ~broken).sum()))
+        if terminated.any() or truncated.any() or "_infra_error" in infos:
+            self._count_ends(terminated, truncated, infos)
         return result
+
+    def _count_ends(self, terminated: NDArray[Any], truncated: NDArray[Any], infos: dict[str, Any]) -> None:
+        broken = np.asarray(infos.get("_infra_error", np.zeros(self.num_envs, dtype=bool)), dtype=bool)
+        self._infra_errors.inc(int(broken.sum()))
+        self._terminated.inc(int((terminated & ~broken).sum()))
+        self._truncated.inc(int((truncated & ~terminated & ~broken).sum()))

@@ -1,4 +1,4 @@
-"""Small JSON files that are replaced as a whole: a reader sees the old content or the new, never half of it."""
+"""Small files that are replaced as a whole: a reader sees the old content or the new, never half of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ def write_json(path: Path, data: Mapping[str, Any], *, durable: bool = False) ->
 
     Raises OSError, and TypeError for what JSON cannot hold.
     """
-    content = msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n"
+    write_whole(path, msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n", durable=durable)
+
+
+def write_whole(path: Path, content: bytes, *, durable: bool = False) -> None:
+    """Replaces `path` by `content`; `durable` waits until the disk has it. Raises OSError."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:

@@ -100,6 +100,7 @@ class EnvironmentMetrics:
     """Steps, episodes and faults of environments."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
         self.steps = Counter("agentenv_environment_steps", "Steps taken.", ["environment"], registry=registry)
         self.episodes = Counter("agentenv_environment_episodes", "Episodes ended, by how.", ["environment", "end"], registry=registry)
         self.infra_errors = Counter(

@@ -4,6 +4,7 @@
     status.json      {state, pid, host, started, updated, finished, max_steps, message}; replaced as a whole
     lock             held (an open-file-description lock) as long as the training lives
     metrics.jsonl    one row a measurement: step, time, episodes, return_mean, loss, …
+    metrics.prom     what the training process has counted, in Prometheus' text format; replaced with each row
     events.jsonl     what happened: sandboxes, evaluations, checkpoints
     result.json      how it ended
     checkpoints/     tensorboard/     curve.png
@@ -28,7 +29,7 @@ from typing import Any, Literal
 
 from agentenv.errors import InvalidState, NotFound
 from agentenv.monitoring.events import JsonLinesSink
-from agentenv.monitoring.files import read_json, write_json
+from agentenv.monitoring.files import read_json, write_json, write_whole
 from agentenv.monitoring.lines import last_lines, read_lines
 from agentenv.monitoring.run_index import register
 
@@ -70,6 +71,7 @@ class RunDirectory:
         self.status_file = self.path / "status.json"
         self.lock_file = self.path / "lock"
         self.metrics_file = self.path / "metrics.jsonl"
+        self.prometheus_file = self.path / "metrics.prom"
         self.events_file = self.path / "events.jsonl"
         self.result_file = self.path / "result.json"
         self.curve_file = self.path / "curve.png"
@@ -148,6 +150,13 @@ class RunDirectory:
         """The last `count` rows of metrics, the oldest first."""
         return last_lines(self.metrics_file, count)
 
+    def prometheus(self) -> str:
+        """What the training process has counted (its environments' steps, episodes, faults and times), empty where it wrote nothing."""
+        try:
+            return self.prometheus_file.read_text()
+        except FileNotFoundError:
+            return ""
+
     def events(self) -> Iterator[dict[str, Any]]:
         """All events, the oldest first."""
         return read_lines(self.events_file)
@@ -209,6 +218,10 @@ class RunWriter:
     def log(self, step: int, **values: object) -> None:
         """Adds one row of metrics. `step` counts environment steps; the names that readers know are in docs/monitoring.md."""
         self._metrics.write({"step": step, "time": time.time()} | values)
+
+    def write_prometheus(self, text: str) -> None:
+        """Replaces what the training process has counted, in Prometheus' text format."""
+        write_whole(self.run.prometheus_file, text.encode())
 
     def finish(self, state: EndState = "finished", *, result: Mapping[str, Any] | None = None, message: str | None = None) -> None:
         """Marks the run as ended, writes `result` where given, and frees the lock. Idempotent: the first end counts."""

@@ -51,6 +51,19 @@ class TrainingMonitor:
             }
         return summarise(run, run.status())
 
+    def prometheus(self) -> str:
+        """What the training process itself has counted so far, in Prometheus' text format; empty where there is no run.
+
+        These are the `agentenv_environment_…` families of docs/monitoring.md, as of the latest row. Raises `NotFound` for a run that was
+        named and does not exist.
+        """
+        try:
+            return self.find().prometheus()
+        except NotFound:
+            if self._wanted is not None:
+                raise
+            return ""
+
     def history(self) -> list[dict[str, Any]]:
         """All rows of metrics, the oldest first. Raises `NotFound`."""
         return list(self.find().metrics())

@@ -47,7 +47,7 @@ async def _kill(descriptor: int, record: SandboxRecord) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_reader(descriptor, ended.set)
-    group = _group(record.init[0]) if record.init is not None else None
+    group = group_of(record.init[0]) if record.init is not None else None
     try:
         signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         if group is not None:
@@ -60,7 +60,7 @@ async def _kill(descriptor: int, record: SandboxRecord) -> None:
         loop.remove_reader(descriptor)
 
 
-def _group(pid: int) -> str | None:
+def group_of(pid: int) -> str | None:
     """The name of the sandbox's cgroup that a process is in."""
     try:
         found = _GROUP.search(Path(f"/proc/{pid}/cgroup").read_text())

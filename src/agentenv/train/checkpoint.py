@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.distributions import StateDependentNoiseDistribution
 
 from agentenv.errors import AgentEnvError, NotFound
 from agentenv.train import rng
@@ -27,6 +28,7 @@ from agentenv.train.vec_env import GymnasiumVecEnv
 FORMAT = 1
 COUNTERS = ("num_timesteps", "_n_updates", "_episode_num", "_n_calls", "exploration_rate", "_current_progress_remaining")
 REPLAY_ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+EXPLORATION = ("exploration_mat", "exploration_matrices")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,11 @@ class Resumed:
     exact: bool
 
 
-def capture(model: BaseAlgorithm, envs: GymnasiumVecEnv, notes: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole state of a training, `notes` being the pipeline's own (plain values)."""
+def capture(model: BaseAlgorithm, envs: GymnasiumVecEnv, notes: Mapping[str, Any], *, in_rollout: bool = False) -> dict[str, Any]:
+    """The whole state of a training, `notes` being the pipeline's own (plain values).
+
+    `in_rollout`: at the start of a rollout, and not after the last update.
+    """
     _, tensors = model._get_torch_save_params()
     return {
         "format": FORMAT,
@@ -54,6 +59,7 @@ def capture(model: BaseAlgorithm, envs: GymnasiumVecEnv, notes: Mapping[str, Any
         "replay": _replay_state(getattr(model, "replay_buffer", None)),
         "lanes": _lanes_state(envs),
         "random": rng.capture(model.action_space),
+        "exploration": _exploration_state(model) if in_rollout else None,
         "notes": dict(notes),
     }
 
@@ -122,6 +128,17 @@ def restore(model: BaseAlgorithm, envs: GymnasiumVecEnv, state: Mapping[str, Any
     return Resumed(int(model.num_timesteps), state["notes"], exact)
 
 
+def restore_randomness(model: BaseAlgorithm, state: Mapping[str, Any]) -> None:
+    """Puts back once more what is random, at the start of the first rollout after `restore`.
+
+    With state-dependent exploration (gSDE) the learner draws new noise just before that moment, which is the one that checkpoints are of.
+    """
+    noise, saved = _exploration(model), state.get("exploration")
+    if noise is not None and saved is not None:
+        rng.restore(state["random"], model.action_space)
+        noise.exploration_mat, noise.exploration_matrices = (saved[name].to(model.device) for name in EXPLORATION)
+
+
 def fingerprint(model: BaseAlgorithm) -> str:
     """SHA-256 (hexadecimal) of the policy's parameters, equal exactly when every bit of them is."""
     digest = hashlib.sha256()
@@ -129,6 +146,17 @@ def fingerprint(model: BaseAlgorithm) -> str:
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+def _exploration(model: BaseAlgorithm) -> StateDependentNoiseDistribution | None:
+    """The distribution that holds the noise of the rollout under way, where actions are drawn with gSDE (Raffin et al., 2021)."""
+    found = getattr(getattr(model, "actor", model.policy), "action_dist", None)
+    return found if isinstance(found, StateDependentNoiseDistribution) else None
+
+
+def _exploration_state(model: BaseAlgorithm) -> dict[str, torch.Tensor] | None:
+    noise = _exploration(model)
+    return None if noise is None else {name: getattr(noise, name).detach().clone() for name in EXPLORATION}
 
 
 def _replay_state(buffer: ReplayBuffer | None) -> dict[str, Any] | None:

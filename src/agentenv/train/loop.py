@@ -72,6 +72,7 @@ class Notes:
 class TrainingLoop(BaseCallback):
     """The callback that stable-baselines3's loop calls. `evaluate` plays one evaluation of the policy as it is.
 
+    `counted` is what the training process has counted, as Prometheus text, which goes into the run's directory with each row.
     `target` is the number of steps after which the training ends, rounded to whole updates; at `stop_at` steps it stops as if asked to.
     """
 
@@ -83,6 +84,7 @@ class TrainingLoop(BaseCallback):
         progress: Progress,
         stop: StopRequest,
         evaluate: Callable[[], Evaluation],
+        counted: Callable[[], str],
         *,
         target: int,
         stop_at: int | None = None,
@@ -96,10 +98,12 @@ class TrainingLoop(BaseCallback):
         self._progress = progress
         self._stop = stop
         self._evaluate = evaluate
+        self._counted = counted
         self._target = target
         self._stop_at = stop_at
         self._row_every = max(training.max_steps // MOST_ROWS, 1)
         self._checkpointed_at = 0
+        self._at_first_rollout: Callable[[], None] | None = None
         self._started = time.monotonic()
         self._shown_at = 0.0
         self._speed: deque[tuple[float, int]] = deque(maxlen=40)
@@ -109,9 +113,13 @@ class TrainingLoop(BaseCallback):
         """Spent on this run so far, by all its sessions."""
         return self.notes.seconds + time.monotonic() - self._started
 
-    def resume(self, notes: Notes, step: int, path: Path) -> None:
-        """Goes on with what an earlier session knew at `step`, when it wrote the checkpoint `path`."""
+    def resume(self, notes: Notes, step: int, path: Path, at_first_rollout: Callable[[], None]) -> None:
+        """Goes on with what an earlier session knew at `step`, when it wrote the checkpoint `path`, which was at the start of a rollout.
+
+        `at_first_rollout` is called at that same point of the first rollout.
+        """
         self.notes = notes
+        self._at_first_rollout = at_first_rollout
         self.saved = path
         self._checkpointed_at = step
 
@@ -126,18 +134,19 @@ class TrainingLoop(BaseCallback):
         if fraction is not None:
             values["eval_fraction_of_optimal"] = fraction
         self._writer.log(step, **values)
+        self._writer.write_prometheus(self._counted())
         self._writer.events.emit("training.evaluated", step=step, **asdict(evaluation))
         for name, value in values.items():
             self.model.logger.record(f"eval/{name.removeprefix('eval_')}", value)
         self._progress.evaluated(step, evaluation.mean_return, fraction)
         return evaluation
 
-    def save(self) -> Path:
-        """Writes a checkpoint of this moment and removes the oldest beyond `CHECKPOINTS_KEPT`."""
+    def save(self, *, in_rollout: bool = True) -> Path:
+        """Writes a checkpoint of this moment, the start of a rollout or the very end, and removes the oldest beyond `CHECKPOINTS_KEPT`."""
         step = int(self.model.num_timesteps)
         path = self._writer.run.checkpoints / checkpoint_name(step)
         notes = asdict(self.notes) | {"seconds": self.seconds}
-        checkpoint.write(checkpoint.capture(self.model, self._envs, notes), path)
+        checkpoint.write(checkpoint.capture(self.model, self._envs, notes, in_rollout=in_rollout), path)
         for old in checkpoints_in(path.parent)[:-CHECKPOINTS_KEPT]:
             old.unlink()
         self._writer.events.emit("training.checkpoint", step=step, path=str(path))
@@ -154,7 +163,7 @@ class TrainingLoop(BaseCallback):
             self.evaluate_now()
             self.model.logger.dump(step)
         if self.saved is None or self._checkpointed_at != step:
-            self.save()
+            self.save(in_rollout=False)
 
     def _on_step(self) -> bool:
         now = time.monotonic()
@@ -165,6 +174,9 @@ class TrainingLoop(BaseCallback):
         return True
 
     def _on_rollout_start(self) -> None:
+        if self._at_first_rollout is not None:
+            self._at_first_rollout()
+            self._at_first_rollout = None
         step = int(self.model.num_timesteps)
         if step - self.notes.logged_at >= self._row_every:
             self._log(step)
@@ -198,6 +210,7 @@ class TrainingLoop(BaseCallback):
         if "policy_loss" in recorded and "value_loss" in recorded:
             losses.append(recorded["policy_loss"] + recorded["value_loss"])
         self._writer.log(step, **(recorded | values | {"steps_per_second": speed} | ({"loss": losses[0]} if losses else {})))
+        self._writer.write_prometheus(self._counted())
         logger.dump(step)
         self.notes.logged_at = step
 

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from prometheus_client import CollectorRegistry
 from stable_baselines3.common.logger import Logger, TensorBoardOutputFormat
 
+from agentenv.envs.metered import MeteredVectorEnv
 from agentenv.monitoring import RunDirectory, RunWriter
+from agentenv.monitoring.metrics import EnvironmentMetrics, render
 from agentenv.train import checkpoint, curve
 from agentenv.train.environments import MakeEnvs, sandboxed
 from agentenv.train.evaluation import Evaluation, play, random_policy
@@ -79,10 +82,12 @@ class _Session:
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         self.threads = use_threads()
         self.stop = stack.enter_context(StopRequest(self._announce_stop))
-        self.envs = self._open(job.training.num_envs)
+        self.metrics = EnvironmentMetrics(CollectorRegistry())
+        self.envs = self._open(job.training.num_envs, job.config.environment.name)
         self.built: Built = build(chosen, job.training, self.envs, job.seed)
         # Half as many as train are soon done with an evaluation, and cost half as much to keep.
-        self.eval_envs = self._open(min(job.training.eval_episodes, max(job.training.num_envs // 2, 1)))
+        players = min(job.training.eval_episodes, max(job.training.num_envs // 2, 1))
+        self.eval_envs = self._open(players, f"{job.config.environment.name} (evaluation)")
         self.model = self.built.model
         folder = str(writer.run.tensorboard)
         logger = Logger(folder, [TensorBoardOutputFormat(folder)])
@@ -98,6 +103,7 @@ class _Session:
             self.display,
             self.stop,
             self._evaluate_policy,
+            lambda: render(self.metrics.registry),
             target=self.built.whole_steps(training),
             stop_at=stop_at,
         )
@@ -122,10 +128,11 @@ class _Session:
             loop.save()
         return self._finish(loop, state)
 
-    def _open(self, lanes: int) -> GymnasiumVecEnv:
+    def _open(self, lanes: int, name: str) -> GymnasiumVecEnv:
+        """So many environments, counted under `name`."""
         raw = self.make_envs(self.job.config.environment, lanes, self.writer.events)
         self.stack.callback(raw.close)
-        return GymnasiumVecEnv(raw, on_infra_error=self._report_infra_error)
+        return GymnasiumVecEnv(raw, metered=MeteredVectorEnv(raw, self.metrics, name), on_infra_error=self._report_infra_error)
 
     def _evaluate_policy(self) -> Evaluation:
         def greedy(observations: Any) -> Any:
@@ -150,8 +157,9 @@ class _Session:
 
     def _restore(self, loop: TrainingLoop, run: RunDirectory) -> None:
         path = latest_checkpoint(run)
-        resumed = checkpoint.restore(self.model, self.envs, checkpoint.read(path))
-        loop.resume(Notes(**resumed.notes), resumed.step, path)
+        state = checkpoint.read(path)
+        resumed = checkpoint.restore(self.model, self.envs, state)
+        loop.resume(Notes(**resumed.notes), resumed.step, path, lambda: checkpoint.restore_randomness(self.model, state))
         forget_after(run.metrics_file, resumed.step)
         self._record_session(run, resumed)
         self.writer.events.emit("training.resumed", step=resumed.step, exact=resumed.exact, checkpoint=str(path))

@@ -48,10 +48,18 @@ class GymnasiumVecEnv(VecEnv):
 
     `infos[i]["episode"]` holds return `r`, length `l` (steps) and, where the environment tells it, the best return possible as
     `optimal`, for each lane `i` that finished an episode. `on_infra_error(lane, error)` is called for each lane whose sandbox failed.
+    Steps and resets go through `metered`, where given, which counts them: a wrapper around `envs` that changes nothing.
     """
 
-    def __init__(self, envs: VectorEnv[Any, Any, Any], *, on_infra_error: InfraErrorListener | None = None) -> None:
+    def __init__(
+        self,
+        envs: VectorEnv[Any, Any, Any],
+        *,
+        metered: VectorEnv[Any, Any, Any] | None = None,
+        on_infra_error: InfraErrorListener | None = None,
+    ) -> None:
         self.envs = envs
+        self._stepped = envs if metered is None else metered
         self.episodes = 0
         self.infra_errors = 0
         self._on_infra_error = on_infra_error
@@ -67,7 +75,7 @@ class GymnasiumVecEnv(VecEnv):
         """Starts a new episode in every lane, with the seeds given to `seed()` meanwhile. Returns observations of shape (lanes, …)."""
         seeds = None if all(seed is None for seed in self._seeds) else self._seeds
         # Every Gymnasium vector environment takes a list of seeds; only the base class's annotation does not say so.
-        observations, infos = self.envs.reset(seed=cast("Any", seeds))
+        observations, infos = self._stepped.reset(seed=cast("Any", seeds))
         self._reset_seeds()
         self._forget(np.ones(self.num_envs, dtype=np.bool_), infos)
         self._previous = _copied(observations)
@@ -78,7 +86,7 @@ class GymnasiumVecEnv(VecEnv):
         mask = np.zeros(self.num_envs, dtype=np.bool_)
         mask[list(seeds)] = True
         listed = [seeds.get(lane) for lane in range(self.num_envs)]
-        observations, infos = self.envs.reset(seed=cast("Any", listed), options={"reset_mask": mask})
+        observations, infos = self._stepped.reset(seed=cast("Any", listed), options={"reset_mask": mask})
         self._forget(mask, infos)
         self._previous = _copied(observations)
         return _copied(observations)
@@ -87,7 +95,7 @@ class GymnasiumVecEnv(VecEnv):
         self._actions = actions
 
     def step_wait(self) -> Any:
-        observations, rewards, terminated, truncated, infos = self.envs.step(self._actions)
+        observations, rewards, terminated, truncated, infos = self._stepped.step(self._actions)
         rewards = np.array(rewards, dtype=np.float32)
         self._returns += rewards
         self._lengths += 1
@@ -194,7 +202,7 @@ class GymnasiumVecEnv(VecEnv):
 
     def _begin_again(self, observations: Any, done: NDArray[np.bool_], infos: Mapping[str, Any]) -> Any:
         if not self._same_step:
-            observations, infos = self.envs.reset(options={"reset_mask": done})
+            observations, infos = self._stepped.reset(options={"reset_mask": done})
         self._forget(done, infos)
         return observations
 
