@@ -39,6 +39,9 @@ ETC_TREES = ("alternatives", "fonts", "ld.so.conf.d", "pki/ca-trust/extracted", 
 """Directories whose public files are copied; a file with a private key in it is left out."""
 
 HOSTS = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
+IMPORTED_IN_SANDBOXES = ("", "envs", "envs/guest")
+"""Folders of the package with what an environment's process imports."""
+
 USER_ID = 1000
 LARGEST_CERTIFICATE_FILE = 16 << 20
 
@@ -88,14 +91,18 @@ def _package_sources(layout: HostLayout) -> list[Path]:
 
 
 def _copy_package(source: Path, target: Path) -> None:
-    """With compiled modules, so that no sandbox has to compile what it imports; those of the source that are up to date are taken along."""
+    """With compiled modules, those of the source that are up to date, and with those that a sandbox imports in any case, so that none has
+    to compile them. To compile all of a package that was just changed would keep its first sandbox waiting for a second.
+    """
     for path in _files_below(source):
         copy = target / path.relative_to(source)
         _parent(copy)
         # In a working tree that somebody is editing, files come and go.
         with suppress(FileNotFoundError):
             shutil.copy2(path, copy)
-    compileall.compile_dir(target, stripdir=target, prependdir=source, quiet=2)
+    for room in IMPORTED_IN_SANDBOXES:
+        if (target / room).is_dir():
+            compileall.compile_dir(target / room, maxlevels=0, stripdir=target, prependdir=source, quiet=2)
 
 
 def _fill_etc(source: Path, target: Path) -> None:
