@@ -1,7 +1,8 @@
 """The contract between AgentENV and a wall: what a backend is asked, what it hands back, and what it may say it cannot do.
 
-A *backend* decides what stands around the agent (namespaces, gVisor's kernel, a virtual machine). It gets a complete `MachineSpec`, in which
-images and snapshots are already plain directories, and returns a `Machine`. Everything above asks for a capability, never for a backend's name.
+A *backend* decides what stands around the agent (namespaces, gVisor's kernel, a virtual machine). It gets a complete `MachineSpec`, in
+which images and snapshots are already plain directories, and returns a `Machine`. Everything above asks for a capability, never for a
+backend's name.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ class Network:
 class Tree:
     """One overlay of the sandbox's file system.
 
-    `target` is its mount point inside ("/", "/usr", …), `name` the sub-directory of the writable upper and of each snapshot layer that belongs to it,
-    `lowers` read-only directories of the host, the topmost first.
+    `target` is its mount point inside ("/", "/usr", …), `name` the sub-directory of the writable upper and of each snapshot layer that
+    belongs to it, `lowers` read-only directories of the host, the topmost first.
     """
 
     target: str
@@ -110,7 +111,10 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class MachineSpec:
-    """Everything a backend needs to start one machine. `directory` belongs to this machine alone and exists: it holds `upper/`, `work/`, the agent's socket."""
+    """Everything a backend needs to start one machine.
+
+    `directory` belongs to this machine alone and exists: it holds `upper/`, `work/`, the agent's socket.
+    """
 
     id: str
     directory: Path
@@ -124,7 +128,10 @@ class MachineSpec:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a machine uses now: bytes, seconds of processor time, shares of time stalled (PSI avg10, 0-100). None where the kernel does not tell."""
+    """What a machine uses now: bytes, seconds of processor time, shares of time stalled (PSI avg10, 0-100).
+
+    None where the kernel does not tell.
+    """
 
     memory: int | None = None
     memory_peak: int | None = None
