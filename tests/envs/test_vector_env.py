@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -279,9 +280,10 @@ def test_resets_that_make_no_sense(stand_in: Callable[[], LocalSandbox], reset: 
 
 def test_a_failed_start_leaves_no_sandbox(stand_in: Callable[[], LocalSandbox]) -> None:
     made: list[LocalSandbox] = []
+    asked = itertools.count()  # the lanes open at the same time
 
     def factory() -> LocalSandbox:
-        if len(made) == 2:
+        if next(asked) == 2:
             raise InfrastructureError("the machine is full.")
         made.append(stand_in())
         return made[-1]

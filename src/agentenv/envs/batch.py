@@ -124,6 +124,8 @@ class AnswerRows:
         self.plain_size = OBSERVATION_OFFSET + size if self._layout is not None else -1
         """The bytes of an answer without an info, where observations have a fixed size."""
         self._plain_heads = HEADER.pack(OBSERVATION_OFFSET - HEADER.size + size, Kind.TRANSITION, 0, 0) * lanes
+        heads = (HEADER.pack(OBSERVATION_OFFSET - HEADER.size + size, Kind.TRANSITION, flags, 0) for flags in range(4))
+        self._flags = {head: flags for flags, head in enumerate(heads)}
         self._leaves = _views(block, self._layout, lanes, stride, OBSERVATION_OFFSET) if self._layout is not None else []
         self._direct = self._leaves[0] if self._layout is not None and len(self._leaves) == 1 and not self._layout.leaves[0].path else None
 
@@ -138,6 +140,8 @@ class AnswerRows:
 
         Raises `EnvironmentFault` for an ERROR, `ProtocolError` for what the protocol does not allow, OSError when the stream breaks.
         """
+        if count == self.plain_size and (flags := self._flags.get(bytes(self.slots[lane][: HEADER.size]))) is not None:
+            return flags, {}
         try:
             return self._finish(lane, count, stream, environment)
         except (WireError, Mismatch) as problem:

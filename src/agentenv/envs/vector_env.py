@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from gymnasium import spaces
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from agentenv.envs.batch import ActionRows, AnswerRows, argmax_scores
 from agentenv.envs.exchange import Answer, exchange
 from agentenv.envs.guest import values
-from agentenv.envs.guest.wire import TERMINATED, TRUNCATED, Kind, frame
+from agentenv.envs.guest.wire import PLAIN_RESET, TERMINATED, TRUNCATED, Kind, frame
 from agentenv.envs.gymnasium_spaces import build
 from agentenv.envs.handle import EnvTimeouts, SandboxFactory, SandboxHandle, SandboxSettings
 from agentenv.envs.lane import Lane
@@ -23,6 +23,7 @@ from agentenv.envs.lanes import Lanes, close_all
 from agentenv.envs.opening import plan
 from agentenv.errors import AgentEnvError, EnvironmentFault, InvalidState
 
+_PLAIN_RESET: Final = frame(Kind.RESET, PLAIN_RESET)
 Mask = NDArray[np.bool_]
 StepResult = tuple[Any, NDArray[np.float64], Mask, Mask, dict[str, Any]]
 
@@ -157,7 +158,8 @@ class SandboxVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         raise_faults(answers)
         lane_infos = self._lane_infos(answers, beginning)
         rewards = self._answers.rewards.copy()
-        rewards[beginning] = 0.0
+        for place in beginning:
+            rewards[place] = 0.0
         finals: dict[int, Any] = {}
         begun: dict[int, dict[str, Any]] = {}
         if self._any_ended and self.autoreset_mode is AutoresetMode.SAME_STEP:
@@ -170,7 +172,8 @@ class SandboxVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
                 failure = {"infra_error": info["infra_error"]} if isinstance(answers[place], AgentEnvError) else {}
                 infos = self._add_info(infos, {"final_obs": finals[place], "final_info": info, **failure}, place)
                 info = begun[place]
-            infos = self._add_info(infos, info, place)
+            if info:
+                infos = self._add_info(infos, info, place)
         return self._answers.all(), rewards, terminated, truncated, infos
 
     def _flags(self, answers: list[Answer], beginning: list[int]) -> tuple[Mask, Mask]:
@@ -287,4 +290,6 @@ def raise_faults(answers: Sequence[Answer]) -> None:
 
 def reset_frame(seed: int | None, options: Mapping[str, Any] | None) -> bytes:
     """A RESET request."""
+    if seed is None and options is None:
+        return _PLAIN_RESET
     return frame(Kind.RESET, values.dumps({"seed": seed, "options": None if options is None else dict(options)}))

@@ -28,6 +28,7 @@ from agentenv.envs.guest.wire import (
     HEADER,
     OBSERVATION_OFFSET,
     OUTCOME,
+    PLAIN_RESET,
     PROTOCOL,
     REWARD,
     TERMINATED,
@@ -167,8 +168,12 @@ class Server:
         return self._transition(observation, float(reward), _flags(terminated, truncated), info)
 
     def _reset(self, body: memoryview) -> Buffer:
-        request = values.loads(body)
-        observation, info = self.environment.reset(seed=request["seed"], options=request["options"])
+        if bytes(body) == PLAIN_RESET:
+            seed, options = None, None
+        else:
+            request = values.loads(body)
+            seed, options = request["seed"], request["options"]
+        observation, info = self.environment.reset(seed=seed, options=options)
         return self._transition(observation, 0.0, 0, info)
 
     def _transition(self, observation: Any, reward: float, flags: int, info: dict[str, Any]) -> Buffer:

@@ -26,6 +26,9 @@ OUTCOME: Final = struct.Struct("<dII")
 OBSERVATION_OFFSET: Final = HEADER.size + OUTCOME.size
 REWARD: Final = struct.Struct("<d")
 TRANSITION_HEAD: Final = struct.Struct("<IBBHdII")
+PLAIN_RESET: Final = b'{"seed":null,"options":null}'
+"""The body of a RESET that wishes for nothing in particular, as most do: both sides know it without reading or writing JSON."""
+
 TERMINATED: Final = 1
 TRUNCATED: Final = 2
 
