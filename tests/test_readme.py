@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -85,15 +84,3 @@ def test_pictures_and_links_exist() -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         if not target.startswith("http"):
             assert (REPOSITORY / target).exists(), target
-
-
-@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-def test_the_project_carries_no_path_of_one_machine() -> None:
-    tracked = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.split()
-    home = re.compile(r"/(?:root|home/\w+)/\.(?:pyenv|cache)|bash_jobs")
-    found = [
-        name
-        for name in tracked
-        if (REPOSITORY / name).suffix in {".py", ".md", ".toml", ".c", ".h"} and home.search((REPOSITORY / name).read_text())
-    ]
-    assert found == []

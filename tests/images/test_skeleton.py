@@ -71,7 +71,7 @@ def test_names_no_person_of_this_machine(tmp_path: Path) -> None:
 def test_everybody_in_the_sandbox_can_read_it_whatever_the_umask(host: Path, tmp_path: Path) -> None:
     target = tmp_path / "skeleton"
     target.mkdir()
-    layout = HostLayout(trees={Path("/root/.pyenv/versions/3.11"): host}, links={Path("/data/py"): "/root/.pyenv"})
+    layout = HostLayout(trees={Path("/home/me/.pyenv/versions/3.11"): host}, links={Path("/data/py"): "/home/me/.pyenv"})
     build(layout, target, host)
     (target).chmod(0o755)
     for path in target.rglob("*"):
