@@ -22,14 +22,6 @@ static const char *type_name(mode_t mode) {
     }
 }
 
-static void write_optional(struct buffer *out, const char *key, const char *text) {
-    mp_write_str(out, key);
-    if (text)
-        mp_write_text(out, text, strlen(text));
-    else
-        mp_write_nil(out);
-}
-
 static void write_number(struct buffer *out, const char *key, uint64_t number) {
     mp_write_str(out, key);
     mp_write_uint(out, number);
@@ -52,15 +44,15 @@ static void write_name(struct buffer *out, const char *path) {
 void entry_write(struct buffer *out, const char *path, const struct stat *info, const char *target, struct names *names) {
     mp_write_map(out, 11);
     write_name(out, path);
-    write_optional(out, "path", path);
-    write_optional(out, "type", type_name(info->st_mode));
+    mp_write_text_pair(out, "path", path);
+    mp_write_text_pair(out, "type", type_name(info->st_mode));
     write_number(out, "size", (uint64_t)info->st_size);
     write_number(out, "mode", info->st_mode & 07777);
     write_number(out, "uid", info->st_uid);
     write_number(out, "gid", info->st_gid);
-    write_optional(out, "user", names_user(names, info->st_uid));
-    write_optional(out, "group", names_group(names, info->st_gid));
+    mp_write_text_pair(out, "user", names_user(names, info->st_uid));
+    mp_write_text_pair(out, "group", names_group(names, info->st_gid));
     mp_write_str(out, "mtime");
     mp_write_double(out, (double)info->st_mtim.tv_sec + (double)info->st_mtim.tv_nsec / 1e9);
-    write_optional(out, "target", target);
+    mp_write_text_pair(out, "target", target);
 }

@@ -47,14 +47,6 @@ void operation_signal(struct stream *stream, struct mp_value body) {
         stream_fail(stream, errno, "process group %d", (int)process->pid);
 }
 
-static void write_optional(struct buffer *out, const char *key, const char *text) {
-    mp_write_str(out, key);
-    if (text)
-        mp_write_text(out, text, strlen(text));
-    else
-        mp_write_nil(out);
-}
-
 static void write_argv(struct buffer *out, const struct strings *argv, size_t room) {
     size_t shown = 0;
     for (; shown < argv->count && strlen(argv->items[shown]) + 8 <= room; shown++)
@@ -70,9 +62,9 @@ static void write_process(struct buffer *out, const struct process *process, siz
     mp_write_str(out, "pid");
     mp_write_int(out, process->pid);
     write_argv(out, &process->argv, room);
-    write_optional(out, "cwd", strlen(process->cwd) <= room ? process->cwd : NULL);
-    write_optional(out, "user", process->user);
-    write_optional(out, "tag", process->tag && strlen(process->tag) <= room ? process->tag : NULL);
+    mp_write_text_pair(out, "cwd", strlen(process->cwd) <= room ? process->cwd : NULL);
+    mp_write_text_pair(out, "user", process->user);
+    mp_write_text_pair(out, "tag", process->tag && strlen(process->tag) <= room ? process->tag : NULL);
     mp_write_str(out, "pty");
     mp_write_bool(out, process->terminal);
     mp_write_str(out, "started");

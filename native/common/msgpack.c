@@ -312,6 +312,14 @@ void mp_write_text(struct buffer *buffer, const char *text, size_t size) {
     write_sized_str(buffer, text, size);
 }
 
+void mp_write_text_pair(struct buffer *buffer, const char *key, const char *text) {
+    mp_write_str(buffer, key);
+    if (text)
+        mp_write_text(buffer, text, strlen(text));
+    else
+        mp_write_nil(buffer);
+}
+
 void mp_write_message(struct buffer *buffer, const char *text) {
     size_t size = strlen(text), start = 0;
     struct buffer clean = {0};

@@ -60,6 +60,8 @@ void mp_write_str(struct buffer *buffer, const char *text);
 
 /* A name from outside (a path, an argument): str where it is valid UTF-8, else bin. */
 void mp_write_text(struct buffer *buffer, const char *text, size_t size);
+/* A pair of a map: text, or nil where `text` is NULL. */
+void mp_write_text_pair(struct buffer *buffer, const char *key, const char *text);
 
 /* A sentence for people: always str, with a question mark for each byte that is no UTF-8. */
 void mp_write_message(struct buffer *buffer, const char *text);

@@ -113,7 +113,7 @@ def _sum_of_parts(parts: list[tuple[str, str]], text: str) -> float:
 
 def format_duration(seconds: float) -> str:
     """`seconds` in at most two units: 0.0042 -> "4.2ms", 75 -> "1m15s", 7260 -> "2h1m"."""
-    if seconds < 1:
+    if 0 < seconds < 1:
         return f"{seconds * 1000:.3g}ms"
     if seconds < 60:
         return f"{seconds:.3g}s"

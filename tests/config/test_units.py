@@ -108,7 +108,7 @@ def test_formatted_sizes_are_short_and_close(size: int) -> None:
 
 def test_formatted_durations() -> None:
     assert [format_duration(seconds) for seconds in (0, 0.0042, 7.5, 75, 60, 7260, 90000)] == [
-        "0ms",
+        "0s",
         "4.2ms",
         "7.5s",
         "1m15s",

@@ -7,7 +7,6 @@ import errno
 import fcntl
 import json
 import os
-import secrets
 import shutil
 import stat
 import struct
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from agentenv.errors import InfrastructureError
+from agentenv.monitoring.files import write_whole
 
 FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_TOPDIR_FL = 0x80086601, 0x40086602, 0x00020000
 """linux/fs.h; see ioctl_iflags(2)."""
@@ -25,16 +25,7 @@ _SHALLOW = 6
 
 def write_durably(path: Path, content: Mapping[str, object]) -> None:
     """Writes `content` as JSON so that after a power cut either all of it or nothing of it is at `path`."""
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1, sort_keys=True)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    write_whole(path, json.dumps(content, indent=1, sort_keys=True).encode(), durable=True)
     sync_directory(path.parent)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ def write_json(path: Path, data: Mapping[str, Any], *, durable: bool = False) ->
 
 def write_whole(path: Path, content: bytes, *, durable: bool = False) -> None:
     """Replaces `path` by `content`; `durable` waits until the disk has it. Raises OSError."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         with partial.open("wb") as file:
             file.write(content)

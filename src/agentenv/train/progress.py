@@ -18,6 +18,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from agentenv.units import format_duration
+
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII_BLOCKS = "_.:-=+*#"
 CURVE_WIDTH = 60
@@ -225,7 +227,7 @@ def _figures(standing: Standing) -> list[str]:
         share = f" ({standing.eval_fraction:.0%} of optimal)" if standing.eval_fraction is not None else ""
         figures.append(f"evaluated {standing.eval_return:.2f}{share}")
     if standing.eta is not None:
-        figures.append(f"{duration(standing.eta)} left")
+        figures.append(f"{format_duration(max(round(standing.eta), 0))} left")
     if standing.infra_errors:
         figures.append(f"{standing.infra_errors} sandboxes replaced")
     return figures
@@ -234,13 +236,3 @@ def _figures(standing: Standing) -> list[str]:
 def _evaluation(step: int, mean_return: float, fraction: float | None) -> str:
     share = f", {fraction:.0%} of the optimal" if fraction is not None else ""
     return f"evaluated at step {step:,}: mean return {mean_return:.2f}{share}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person writes them: 42 s, 3 min 20 s, 2 h 5 min."""
-    whole = max(round(seconds), 0)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from agentenv.train.progress import duration
+from agentenv.units import format_duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class RunResult:
             f"evaluated return {self.first_return:.2f} before, {self.final_return:.2f} now{share}; "
             f"random actions get {self.random_return:.2f}"
         )
-        work = f"{self.algorithm} on {self.environment}: {self.steps:,} steps in {duration(self.seconds)}"
+        work = f"{self.algorithm} on {self.environment}: {self.steps:,} steps in {format_duration(self.seconds)}"
         if self.state == "interrupted":
             return [
                 f"Stopped: {work} of {self.max_steps:,}; {reached}.",
