@@ -206,6 +206,12 @@ def test_what_cannot_start_says_why(stand_in: Any, name: str, options: dict[str,
         SandboxEnv(name, options=options, factory=stand_in)
 
 
+def test_a_file_that_imports_its_neighbour_says_so(stand_in: Any, tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text("import neighbour_of_mine\nclass Task: ...\n")
+    with pytest.raises(NotFound, match=r"task.py imports 'neighbour_of_mine'.*`package.module:Class`"):
+        SandboxEnv(f"{tmp_path}/task.py:Task", factory=stand_in)
+
+
 def test_a_start_that_hangs_is_a_timeout(stand_in: Any) -> None:
     with pytest.raises(EnvironmentTimeout, match=r"did not answer its start .*timeouts\.startup"):
         SandboxEnv(f"{SAMPLES}:Troubled", options={"when": "start"}, factory=stand_in, timeouts=EnvTimeouts(startup=1.0))

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.isolation.unprivileged import place, python_for_nobody, run_as_nobody
 
 from agentenv.errors import BackendUnavailable
 from agentenv.isolation.namespace import probing
@@ -19,7 +15,8 @@ from agentenv.isolation.namespace.answers import Facts
 from agentenv.isolation.namespace.cgroup_discovery import Hierarchy
 from agentenv.isolation.namespace.cgroups import CgroupTree
 
-NOBODY = 65534
+__all__ = ["place"]  # a fixture
+
 SCRIPT = """
 import asyncio, dataclasses, json, sys
 from pathlib import Path
@@ -59,41 +56,12 @@ print(json.dumps(asyncio.run(main(Path(sys.argv[1])))))
 """
 
 
-def _run_as_nobody(python: str, arguments: list[str], directory: Path) -> subprocess.CompletedProcess[str]:
-    paths = [str(Path(__file__).parents[2]), *filter(None, sys.path)]
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(paths), "HOME": str(directory), "PYTHONDONTWRITEBYTECODE": "1"}
-    other = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
-    words = [python, *arguments]
-    return subprocess.run(words, capture_output=True, text=True, env=environment, cwd="/", timeout=100, **other)  # type: ignore[call-overload,no-any-return]
-
-
-def _python_for_nobody(directory: Path) -> str | None:
-    """An interpreter that such a user may run: this one may lie in somebody's home."""
-    for python in (sys.executable, f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"):
-        try:
-            if _run_as_nobody(python, ["-c", "import agentenv"], directory).returncode == 0:
-                return python
-        except OSError:
-            continue
-    return None
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
-    """A directory that belongs to the user whom the sandboxes run as; pytest's own are closed to others."""
-    directory = Path(tempfile.mkdtemp(prefix="agentenv-nobody-"))
-    if os.geteuid() == 0:
-        os.chown(directory, NOBODY, NOBODY)
-    yield directory
-    shutil.rmtree(directory)
-
-
 @pytest.fixture(scope="module")
 def seen(place: Path) -> dict[str, object]:
-    python = _python_for_nobody(place)
+    python = python_for_nobody(place)
     if python is None:
         pytest.skip("an unprivileged user cannot read this checkout or an interpreter")
-    done = _run_as_nobody(python, ["-c", SCRIPT, str(place)], place)
+    done = run_as_nobody(python, ["-c", SCRIPT, str(place)], place)
     if "BackendUnavailable" in done.stderr:
         pytest.skip(f"no user namespaces here: {done.stderr.splitlines()[-1]}")
     assert done.returncode == 0, done.stderr

@@ -103,10 +103,9 @@ def capabilities(found: Facts, cgroups: CgroupTree) -> Capabilities:
         lost.append("network: a sandbox has a loopback only, since only root can connect it; ports still work through the agent.")
     if not found.full_proc:
         lost.append(
-            "/proc: this container covers parts of its own /proc, so the kernel lets no new one be mounted; sandboxes get a few files about"
-            " the machine (meminfo, cpuinfo, …) and no processes: ps, /dev/fd, /dev/stdin, <(…) in a shell and whatever else reads"
-            " /proc/self do not work in them."
-            " Run the container with `--security-opt systempaths=unconfined` (Docker), or run as its root."
+            "/proc: this container covers parts of its own, so the kernel lets no new one be mounted. Sandboxes get a few files about the"
+            " machine (meminfo, cpuinfo, …) and no processes: ps, /dev/fd, /dev/stdin, <(…) in a shell and whatever else reads /proc/self do"
+            " not work in them. Run the container with `--security-opt systempaths=unconfined` (Docker), or AgentENV as its root."
         )
     if "memory" not in cgroups.controllers:
         lost.append("memory: the limit is shown to a sandbox but not enforced.")
