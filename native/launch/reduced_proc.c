@@ -84,7 +84,8 @@ static bool in_first_user_namespace(void) {
 bool can_mount_proc(void) {
     static const char *const nothing[][2] = {{NULL, NULL}};
     if (in_first_user_namespace()) return true;
-    struct clone_arguments arguments = {.flags = NS_NEWPID, .exit_signal = SIGCHLD};
+    /* Only in a mount namespace of its own user namespace may it mount at all. */
+    struct clone_arguments arguments = {.flags = NS_NEWPID | NS_NEWNS, .exit_signal = SIGCHLD};
     pid_t pid = (pid_t)syscall(NR_CLONE3, &arguments, sizeof arguments);
     if (pid == 0) _exit(plain_mount("proc", nothing, ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC) < 0 && errno == EPERM);
     int status = 0;

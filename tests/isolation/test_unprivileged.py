@@ -114,6 +114,13 @@ def test_the_probe_says_what_is_lost(seen: dict[str, object]) -> None:
     assert {sentence.split(":")[0] for sentence in probe["capabilities"]["lost"]} >= {"network", "memory", "cpu", "files"}
 
 
+def test_processes_show_where_nothing_of_proc_is_covered(seen: dict[str, object]) -> None:
+    probe = seen["probe"]
+    assert isinstance(probe, dict)
+    covered = any("/proc/" in line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    assert any(sentence.startswith("/proc:") for sentence in probe["capabilities"]["lost"]) == covered
+
+
 def test_as_root_nothing_need_be_lost() -> None:
     every = Hierarchy(2, "/two", frozenset({"memory", "cpu", "pids", "io"}))
     found = probing.capabilities(Facts(user_namespace=False, many_ids=False, landlock=6), CgroupTree((every,), ()))

@@ -104,8 +104,8 @@ def capabilities(found: Facts, cgroups: CgroupTree) -> Capabilities:
     if not found.full_proc:
         lost.append(
             "/proc: this container covers parts of its own, so the kernel lets no new one be mounted. Sandboxes get a few files about the"
-            " machine (meminfo, cpuinfo, …) and no processes: ps, /dev/fd, /dev/stdin, <(…) in a shell and whatever else reads /proc/self do"
-            " not work in them. Run the container with `--security-opt systempaths=unconfined` (Docker), or AgentENV as its root."
+            " machine (meminfo, cpuinfo, …) and no processes: ps, /dev/fd, /dev/stdin, <(…) in a shell and whatever else reads /proc/self"
+            " do not work in them. Run the container with `--security-opt systempaths=unconfined` (Docker), or AgentENV as its root."
         )
     if "memory" not in cgroups.controllers:
         lost.append("memory: the limit is shown to a sandbox but not enforced.")
