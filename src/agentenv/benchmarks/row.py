@@ -7,7 +7,7 @@ import os
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Literal
 
 
@@ -79,12 +79,23 @@ def timed(action: Callable[[], object]) -> float:
     return perf_counter() - begin
 
 
-def in_turn(pairs: int, ours: Callable[[], float], reference: Callable[[], float], *, warm_up: int = 3) -> tuple[list[float], list[float]]:
-    """`pairs` samples of each contender, ours and the reference alternating, after a warm-up that is not counted."""
+def in_turn(
+    pairs: int, ours: Callable[[], float], reference: Callable[[], float], *, warm_up: int = 3, rest: float = 0.0
+) -> tuple[list[float], list[float]]:
+    """`pairs` samples of each contender, ours and the reference alternating, after a warm-up that is not counted.
+
+    `rest`: seconds before each sample, where a contender goes on working after its answer; it would slow the other.
+    """
+
+    def rested(contender: Callable[[], float]) -> float:
+        if rest:
+            sleep(rest)
+        return contender()
+
     for _ in range(warm_up):
         ours()
         reference()
-    samples = [(ours(), reference()) for _ in range(pairs)]
+    samples = [(rested(ours), rested(reference)) for _ in range(pairs)]
     return [mine for mine, _ in samples], [theirs for _, theirs in samples]
 
 

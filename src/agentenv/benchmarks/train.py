@@ -34,13 +34,13 @@ def run(scale: Scale) -> Iterator[Row]:
     """One row: a training's environment steps a second."""
     # As a training does: spinning PyTorch threads would take the cores that the environments of both sides need.
     use_threads()
-    steps = N_STEPS * LANES * scale.count(4, 1)
+    steps = N_STEPS * LANES
     ours = SandboxVectorEnv(f"gymnasium:{ENVIRONMENT}", num_envs=LANES)
     theirs = gymnasium.make_vec(ENVIRONMENT, num_envs=LANES, vectorization_mode="async")
     try:
         sandboxed, plain = learner(ours), learner(theirs)
         mine, others = in_turn(
-            scale.count(8, 2), lambda: steps_per_second(sandboxed, steps), lambda: steps_per_second(plain, steps), warm_up=1
+            scale.count(32, 2), lambda: steps_per_second(sandboxed, steps), lambda: steps_per_second(plain, steps), warm_up=1
         )
     finally:
         ours.close()
