@@ -16,7 +16,7 @@ LARGEST_LINE = 256 * 1024
 
 @runtime_checkable
 class EventSink(Protocol):
-    """Takes what happened. `event` is a short name with dots from the general to the special: "sandbox.started"."""
+    """Takes what happened. `event` is a short name with dots from the general to the special: "sandbox.created"."""
 
     def emit(self, event: str, **fields: object) -> None:
         """Records one event; never raises because of where it is written to, and may be called from any thread."""
