@@ -6,6 +6,7 @@
 #include "exec.h"
 #include "operations.h"
 #include "process.h"
+#include "procfs.h"
 
 /* Bytes that all processes together may take in one listing, below the limit of a frame. */
 enum { LISTING_ROOM = 900000, ENTRY_OVERHEAD = 256 };
@@ -34,10 +35,28 @@ void operation_attach(struct stream *stream, struct mp_value body) {
     process_attach(process, stream);
 }
 
+/* A command that has ended still names the session of what it left behind. */
+static void end_session(struct stream *stream, struct mp_value body) {
+    int64_t leader = 0;
+    if (!take_int(stream, body, "pid", true, 2, INT32_MAX, &leader))
+        return;
+    kill_session((pid_t)leader);
+    stream_done(stream);
+}
+
 void operation_signal(struct stream *stream, struct mp_value body) {
     int64_t number = 0;
-    if (!take_int(stream, body, "signal", true, 0, NSIG - 1, &number))
+    bool session = false;
+    if (!take_int(stream, body, "signal", true, 0, NSIG - 1, &number) || !take_flag(stream, body, "session", &session))
         return;
+    if (session && number == SIGKILL) {
+        end_session(stream, body);
+        return;
+    }
+    if (session) {
+        stream_fail(stream, EINVAL, "a session can only be sent signal %d", SIGKILL);
+        return;
+    }
     struct process *process = find_or_fail(stream, body, false);
     if (!process)
         return;

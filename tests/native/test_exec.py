@@ -316,6 +316,16 @@ def test_credit_is_never_exceeded(client: Client) -> None:
     assert total == 2_000_000
 
 
+def test_what_a_command_left_behind_is_ended_by_its_session(client: Client) -> None:
+    stream = client.open("exec", shell="sleep 1000 >/dev/null 2>&1 & echo $!", login=False)
+    outcome = client.finish(stream)
+    left, leader = int(outcome.data), outcome.events[0]["pid"]
+    assert Path(f"/proc/{left}").exists()
+    client.call("signal", pid=leader, signal=9, session=True)
+    while Path(f"/proc/{left}").exists():
+        client.call("ping", payload=b"")
+
+
 def test_listing_and_signalling(client: Client) -> None:
     stream = client.open("exec", argv=["sleep", "100"], cwd="/tmp", tag="nap")
     pid = client.event(stream)["pid"]

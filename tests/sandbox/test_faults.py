@@ -99,6 +99,21 @@ async def test_a_refused_fork_in_a_command(local: AsyncSandbox, host: LocalHost)
     assert (await local.commands.run(complaint)).exit_code == 254
 
 
+async def test_a_fork_bomb_is_named_and_stopped_though_its_command_ends_well(local: AsyncSandbox, host: LocalHost) -> None:
+    host.machine.refusals = 3
+    left_behind = "sleep 1000 & echo $! >&2; echo 'bash: fork: retry: Resource temporarily unavailable' >&2"
+    with pytest.raises(ProcessLimit):
+        await local.commands.run(left_behind)
+    assert all("1000" not in process.args for process in await local.commands.list())
+    assert (await local.commands.run("pgrep -f '^sleep 1000$'")).exit_code == 1
+
+
+async def test_a_shell_that_goes_on_after_a_child_was_ended(local: AsyncSandbox, host: LocalHost) -> None:
+    host.ended_writers = (StorageKill(limit=8 << 20, used=9 << 20, process="dd (process 7 of the host)"),)
+    with pytest.raises(StorageFull):
+        await local.commands.run("sh -c 'kill -9 $$'; true")
+
+
 async def test_a_command_ended_because_it_wrote_too_much(local: AsyncSandbox, host: LocalHost) -> None:
     host.ended_writers = (StorageKill(limit=8 << 20, used=9 << 20, process="dd (process 7 of the host)"),)
     with pytest.raises(StorageFull, match=r"9 MiB used of 8 MiB\. dd \(process 7 of the host\) was ended") as caught:

@@ -21,6 +21,8 @@ from agentenv.guest.errors import AgentFailure
 from agentenv.guest.frames import Content, Kind
 from agentenv.guest.stream import Stream
 
+_KILL = 9
+
 KEEP_OUTPUT = 64 << 20
 """How many bytes of a process's output are kept by default; what it prints beyond is passed to taps and then dropped."""
 
@@ -260,6 +262,11 @@ async def processes(connection: Connection) -> tuple[ProcessEntry, ...]:
     """The running processes that `exec` started."""
     answer = await connection.call("processes")
     return checked(answer.get("processes"), tuple[ProcessEntry, ...], "processes")
+
+
+async def end_session(connection: Connection, pid: int) -> None:
+    """Ends with SIGKILL all that the command `pid` has left behind in its session, also when it has ended itself."""
+    await connection.call("signal", pid=pid, signal=_KILL, session=True)
 
 
 async def signal(connection: Connection, pid: int, number: int) -> bool:

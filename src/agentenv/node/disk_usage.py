@@ -39,7 +39,7 @@ def unlinked(pids: Iterable[int]) -> int:
         try:
             overlays = _overlay_mounts(Path(f"/proc/{pid}/mountinfo").read_text())
             descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
+        except OSError:  # it is gone, may not be asked, or has ended and not been reaped, when it has no mounts any more (EINVAL)
             continue
         for descriptor in descriptors:
             try:

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from agentenv.errors import CommandError, CommandTimeout, InfrastructureError
+from agentenv.errors import CommandError, CommandTimeout, InfrastructureError, ProcessLimit
 from agentenv.guest.frames import Kind
-from agentenv.guest.processes import Ended, Process, Tap, signal
+from agentenv.guest.processes import Ended, Process, Tap, end_session, signal
 from agentenv.sandbox.link import SIGKILL, Link
 from agentenv.sandbox.results import CommandResult, OutputPiece
 
@@ -34,10 +34,17 @@ class Running:
             seconds = (self.timeout if ended.timed_out == "wall" else self.idle_timeout) or 0.0
             raise CommandTimeout(self.title, kind=ended.timed_out, seconds=seconds, stdout=stdout, stderr=stderr)
         exit_code = ended.exit_code if ended.exit_code is not None else 128 + (ended.signal or 0)
-        if exit_code:
-            await self.link.check_limits(signal=exit_code - 128, output=process.stderr or process.stdout, kills_before=self.kills_before)
-            if check:
-                raise CommandError(self.title, exit_code=exit_code, stdout=stdout, stderr=stderr)
+        if exit_code or process.stderr:
+            # A fork bomb may well end with 0; what it complained of tells.
+            try:
+                await self.link.check_limits(
+                    signal=exit_code - 128, output=process.stderr or process.stdout, kills_before=self.kills_before
+                )
+            except ProcessLimit:
+                await end_session(self.link.connection(), process.pid or 0)
+                raise
+        if exit_code and check:
+            raise CommandError(self.title, exit_code=exit_code, stdout=stdout, stderr=stderr)
         return CommandResult(stdout, stderr, exit_code, ended.signal, ended.wall, ended.user, ended.system, ended.max_rss, process.dropped)
 
 

@@ -32,7 +32,9 @@ DEATH_WAIT = 2.0
 SIGKILL = 9
 SIGXFSZ = 25
 _NO_FORK = (b"Resource temporarily unavailable", b"Cannot allocate memory", b"can't start new thread", b"annot fork")
-_NO_SPACE = (b"No space left on device", b"Disk quota exceeded", b"File too large")
+_NO_SPACE = (b"No space left on device", b"Disk quota exceeded", b"File too large", b"File size limit exceeded")
+_ENDED = b"Killed"
+"""What a shell prints of a child that SIGKILL ended, and then may go on."""
 _TAIL = 16 << 10
 
 
@@ -123,15 +125,15 @@ class Link:
         await self.file_fault(failure, path)
 
     async def check_limits(self, *, signal: int | None, output: bytes | bytearray, kills_before: int) -> None:
-        """After a command that failed: raises the limit that explains it, if one was reached meanwhile.
+        """After a command that failed or complained: raises the limit that explains it, if one was reached meanwhile.
 
         `signal` ended it, or a child whose end it passed on; `kills_before` is `kills_seen` at its start.
         """
-        if signal == SIGKILL:
+        tail = bytes(output[-_TAIL:])
+        if signal == SIGKILL or _ENDED in tail:
             await self._check_kills(kills_before)
         if signal == SIGXFSZ and self.host.request.resources.storage is not None:
             raise await self._storage_full("A file reached the largest size that one may have.")
-        tail = bytes(output[-_TAIL:])
         if any(sign in tail for sign in _NO_FORK):
             await self._check_processes()
         if any(sign in tail for sign in _NO_SPACE):

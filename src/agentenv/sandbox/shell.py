@@ -176,10 +176,10 @@ class AsyncShell:
             signal = ended.signal
             status = ended.exit_code if ended.exit_code is not None else 128 + (signal or 0)
         stdout, stderr = _text(command)
-        if status:
+        if status or command.stderr:
             await self._link.check_limits(signal=status - 128, output=command.stderr or command.stdout, kills_before=kills_before)
-            if check:
-                raise CommandError(cmd, exit_code=status, stdout=stdout, stderr=stderr)
+        if status and check:
+            raise CommandError(cmd, exit_code=status, stdout=stdout, stderr=stderr)
         return CommandResult(stdout, stderr, status, signal, wall, dropped=command.dropped, restarted=restarted)
 
 
