@@ -15,6 +15,7 @@ import agentenv.train.assess
 import agentenv.train.pipeline
 import agentenv.train.repetition
 from agentenv.cli.main import app
+from agentenv.isolation.contract import Capabilities, Probe
 
 
 @pytest.fixture(autouse=True)
@@ -117,3 +118,11 @@ def test_a_missing_file_or_run_is_named(tmp_path: Path) -> None:
     assert "nothing.yaml" in invoke("train", "nothing.yaml").stderr
     assert "there is no run" in invoke("evaluate").stderr
     assert "nothing to train" in invoke("train").stderr
+
+
+def test_what_this_machine_does_not_allow_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weak = Probe("namespace", usable=True, version=None, capabilities=Capabilities(lost=("memory: none.", "cpu: none.")))
+    monkeypatch.setattr("agentenv.isolation.probe_all", lambda: [weak])
+    result = invoke("train", configured(tmp_path), "--max-steps", 64)
+    assert result.output.count("weaker on this machine than they could be, in 2 respects; `agentenv doctor`") == 1
+    assert "weaker" not in invoke("train", configured(tmp_path), "--max-steps", 64, "--json").output

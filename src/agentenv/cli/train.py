@@ -36,6 +36,8 @@ def train(
     Ctrl-C (or SIGTERM) finishes the update under way, saves, and says how to go on.
     """
     _say_that_loading_takes_a_while()
+    if not as_json:
+        _say_what_is_weaker()
     from agentenv.train import train as run_training
 
     result = run_training(
@@ -91,6 +93,20 @@ def reproduce(run: RunArgument = "latest", run_dir: RunDir = None, as_json: Json
 def _say_that_loading_takes_a_while() -> None:
     if sys.stderr.isatty() and "torch" not in sys.modules:
         typer.echo("Loading PyTorch …", err=True)
+
+
+def _say_what_is_weaker() -> None:
+    """Walls or limits that this machine does not allow; a run must not keep quiet about them, and `doctor` has the details."""
+    from agentenv.isolation import probe_all
+
+    usable = [probe for probe in probe_all() if probe.usable]
+    lost = usable[0].capabilities.lost if usable else ()
+    if lost:
+        points = "one respect" if len(lost) == 1 else f"{len(lost)} respects"
+        typer.echo(
+            f"Sandboxes are weaker on this machine than they could be, in {points}; `agentenv doctor` says which, why, and what helps.",
+            err=True,
+        )
 
 
 def _progress(as_json: bool) -> Progress:
