@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentenv.benchmarks.catalogue import BENCHMARKS, load
+from agentenv.benchmarks.density import marginal
 from agentenv.benchmarks.plot import relative_to_target
 from agentenv.benchmarks.row import Scale, Target, in_turn, latency_row, percentile, rate_row
 from agentenv.errors import NotFound
@@ -64,3 +65,10 @@ def test_every_benchmark_of_the_catalogue_can_be_loaded(name: str) -> None:
     if name in {"step", "train"}:
         pytest.importorskip("stable_baselines3")
     assert callable(load(name))
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**9))
+def test_one_step_of_other_programs_does_not_move_the_marginal_memory(each: int, step: int) -> None:
+    points = [(alive, 10**9 + each * alive + (step if alive >= 70 else 0)) for alive in range(0, 105, 5)]
+    assert each <= marginal(points)
+    assert marginal([point for point in points if point[0] < 70]) == each

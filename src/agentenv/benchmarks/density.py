@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from itertools import combinations
 from pathlib import Path
+from statistics import median
 
 from agentenv.benchmarks.row import Row, Scale, Target, machine
 from agentenv.benchmarks.start import bubblewrap
@@ -13,6 +15,8 @@ from agentenv.sandbox import Sandbox
 
 ALIVE = 500
 REFERENCE_ALIVE = 100
+STRIDE = 5
+"""The memory in use is read after every so many."""
 
 
 def used_bytes() -> int:
@@ -21,33 +25,42 @@ def used_bytes() -> int:
     return (int(fields["MemTotal"].split()[0]) - int(fields["MemAvailable"].split()[0])) * 1024
 
 
+def marginal(points: Sequence[tuple[int, int]]) -> float:
+    """Bytes that one more takes, from (how many are alive, bytes in use): the median of the slopes between any two points (Theil-Sen).
+
+    What other programs of the machine take or free meanwhile is a step here and there, which moves a median hardly at all.
+    """
+    return median((later - earlier) / (more - fewer) for (fewer, earlier), (more, later) in combinations(points, 2))
+
+
 def sandboxes(count: int) -> float:
-    """Bytes for one of `count` idle sandboxes, started beside others that have brought up what all share."""
     with ExitStack() as stack:
         for _ in range(min(20, count)):
             stack.enter_context(Sandbox.create())
-        before = used_bytes()
-        for _ in range(count):
+        points = [(0, used_bytes())]
+        for alive in range(1, count + 1):
             stack.enter_context(Sandbox.create())
-        return (used_bytes() - before) / count
+            if alive % STRIDE == 0:
+                points.append((alive, used_bytes()))
+        return marginal(points)
 
 
 def bwraps(count: int) -> float:
-    """Bytes for one of `count` idle shells under bubblewrap."""
     command = (*bubblewrap()[:-1], "/bin/sh", "-c", "echo ready; read forever")
     with ExitStack() as stack:
-        before = used_bytes()
-        for _ in range(count):
+        points = [(0, used_bytes())]
+        for alive in range(1, count + 1):
             process = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
             assert process.stdout is not None
             process.stdout.readline()
-        return (used_bytes() - before) / count
+            if alive % STRIDE == 0:
+                points.append((alive, used_bytes()))
+        return marginal(points)
 
 
 def run(scale: Scale) -> Iterator[Row]:
-    """One row: MiB for each further sandbox."""
-    alive = scale.count(ALIVE, 50)
-    theirs = bwraps(scale.count(REFERENCE_ALIVE, 20)) / 2**20
+    alive = scale.count(ALIVE, 2 * STRIDE)
+    theirs = bwraps(scale.count(REFERENCE_ALIVE, 2 * STRIDE)) / 2**20
     mine = sandboxes(alive) / 2**20
     target = Target("value", "<=", 1.0)
     yield Row(
@@ -59,7 +72,7 @@ def run(scale: Scale) -> Iterator[Row]:
         alive,
         "an idle sh under bwrap",
         theirs,
-        mine / theirs,
+        mine / theirs if theirs > 0 else None,
         str(target),
         target.met(mine, None),
         machine(),

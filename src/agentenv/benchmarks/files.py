@@ -21,17 +21,23 @@ def socket_copy(content: bytes, target: Path) -> float:
     ours, theirs = socket.socketpair()
     child = os.fork()
     if child == 0:
-        ours.close()
-        with target.open("wb", buffering=0) as file:
-            while chunk := theirs.recv(CHUNK):
-                file.write(chunk)
-        os._exit(0)
+        try:
+            ours.close()
+            with target.open("wb", buffering=0) as file:
+                while chunk := theirs.recv(CHUNK):
+                    file.write(chunk)
+            os._exit(0)
+        finally:  # whatever happens, an interrupt included, this copy of the process goes no further
+            os._exit(1)
     theirs.close()
     begin = perf_counter()
     ours.sendall(content)
     ours.close()
-    os.waitpid(child, 0)
-    return len(content) / MEGABYTE / (perf_counter() - begin)
+    _, status = os.waitpid(child, 0)
+    seconds = perf_counter() - begin
+    if status != 0:
+        raise OSError(f"the receiver of the plain copy could not write {target}.")
+    return len(content) / MEGABYTE / seconds
 
 
 def run(scale: Scale) -> Iterator[Row]:

@@ -24,7 +24,7 @@ def start_once() -> float:
 
 def run(scale: Scale) -> Iterator[Row]:
     """Per child, from the call to the last child answering, beside plain starts taken between the forks."""
-    children = scale.count(CHILDREN, 8)
+    children = scale.count(CHILDREN, 4)
     per_child: list[float] = []
     starts: list[float] = []
     with Sandbox.create() as parent:

@@ -40,7 +40,7 @@ def run(scale: Scale) -> Iterator[Row]:
     try:
         sandboxed, plain = learner(ours), learner(theirs)
         mine, others = in_turn(
-            scale.count(32, 2), lambda: steps_per_second(sandboxed, steps), lambda: steps_per_second(plain, steps), warm_up=1
+            scale.count(32, 1), lambda: steps_per_second(sandboxed, steps), lambda: steps_per_second(plain, steps), warm_up=1
         )
     finally:
         ours.close()

@@ -1,0 +1,39 @@
+"""Every benchmark runs, at the smallest scale, and says all that a row is to say; how fast anything is, no test asks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import fields
+
+import pytest
+from tests.conditions import needs_namespaces
+
+from agentenv.benchmarks.row import Row
+
+NAMES = {"start", "start-p99", "exec", "shell", "fork", "step", "density", "files-write", "files-read", "train"}
+"""The rows that have a target; beside them there is one for each stage of a start."""
+
+
+@needs_namespaces
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap, a reference of the benchmarks, is not installed")
+def test_every_benchmark_measures_and_tells() -> None:
+    pytest.importorskip("stable_baselines3")
+    command = [sys.executable, "-m", "agentenv.cli.main", "bench", "all", "--scale", "0.001", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {row["name"] for row in rows if row["target"]} == NAMES
+    assert any(row["name"].startswith("start/") for row in rows)
+    for row in rows:
+        assert set(row) == {field.name for field in fields(Row)}
+        assert row["n"] >= 1
+        assert row["reference"]
+        assert row["machine"]
+        assert row["unit"] in ("ms", "steps/s", "MiB", "MB/s")
+        assert (row["met"] is None) == (row["target"] is None)
+        if row["name"] != "density":  # of a handful of sandboxes the machine's own breathing is larger, in either direction
+            assert row["value"] > 0
+            assert row["ratio"] == pytest.approx(row["value"] / row["reference_value"])
