@@ -104,9 +104,8 @@ class StartupTimeout(InfrastructureError):
         parameter: str = "timeouts.startup",
     ) -> None:
         spent = ", ".join(f"{done.name} {done.seconds * 1000:.1f} ms" for done in timings) or "none finished"
-        tail = f" Its last output was: {last_output.strip()[-400:]!r}." if last_output.strip() else " It printed nothing."
         super().__init__(
-            f"{kind} startup timeout after {timeout:g} s in stage '{stage}' (stages so far: {spent}).{tail}",
+            f"{kind} startup timeout after {timeout:g} s in stage '{stage}' (stages so far: {spent}). {_printed(last_output)}",
             remedy=f"Raise `{parameter}` if the machine is merely slow; run `agentenv doctor` to see what is wrong with it.",
         )
         self.kind = kind
@@ -227,12 +226,16 @@ class EnvironmentTimeout(InfrastructureError):
     """An environment did not answer a request (`operation`: "reset", "step", …) within `seconds`; `output` is the last that it printed."""
 
     def __init__(self, environment: str, *, operation: str, seconds: float, parameter: str, output: str = "") -> None:
-        tail = f" Its last output was: {output.strip()[-400:]!r}." if output.strip() else " It printed nothing."
         super().__init__(
-            f"environment {environment!r} did not answer {operation} within {seconds:g} s.{tail}",
+            f"environment {environment!r} did not answer {operation} within {seconds:g} s. {_printed(output)}",
             remedy=f"Raise `{parameter}` if it is merely slow.",
         )
         self.environment = environment
         self.operation = operation
         self.seconds = seconds
         self.output = output
+
+
+def _printed(output: str) -> str:
+    tail = output.strip()[-400:]
+    return f"Its last output was: {tail!r}." if tail else "It printed nothing."

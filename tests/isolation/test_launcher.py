@@ -27,25 +27,23 @@ RECORDS = st.lists(st.tuples(st.sampled_from(KEYS), VALUES), max_size=30)
 COMMAND = (binary("agentenv-launch"), "--agent", binary("agentenv-agent"))
 
 
+def _start(control: socket.socket, *options: str) -> subprocess.Popen[bytes]:
+    """A launcher at the other end of `control`, which it takes over."""
+    program = os.memfd_create("filter", 0)
+    os.write(program, compile_filter())
+    words = [*COMMAND, "--control", str(control.fileno()), "--filter", str(program), *options]
+    process = subprocess.Popen(words, pass_fds=(control.fileno(), program))
+    control.close()
+    os.close(program)
+    return process
+
+
 class Daemon:
     """A launcher to which anything can be said."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        program = os.memfd_create("filter", 0)
-        os.write(program, compile_filter())
-        words = [
-            binary("agentenv-launch"),
-            "--agent",
-            binary("agentenv-agent"),
-            "--control",
-            str(theirs.fileno()),
-            "--filter",
-            str(program),
-        ]
-        self.process = subprocess.Popen(words, pass_fds=(theirs.fileno(), program))
-        theirs.close()
-        os.close(program)
+        self.process = _start(theirs)
         ours.settimeout(30)
         self.control = ours
         self.ready = self.answer()
@@ -120,21 +118,8 @@ def test_the_daemon_ends_when_its_owner_lets_go() -> None:
 
 def test_the_daemon_ends_with_its_owner_though_the_socket_is_still_open() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    program = os.memfd_create("filter", 0)
-    os.write(program, compile_filter())
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as owner:
-        words = [
-            binary("agentenv-launch"),
-            "--agent",
-            binary("agentenv-agent"),
-            "--control",
-            str(theirs.fileno()),
-            "--filter",
-            str(program),
-        ]
-        daemon = subprocess.Popen([*words, "--owner", str(owner.pid)], pass_fds=(theirs.fileno(), program))
-        theirs.close()
-        os.close(program)
+        daemon = _start(theirs, "--owner", str(owner.pid))
         assert select.select([ours], [], [], 30)[0]
         owner.kill()
     assert daemon.wait(30) in (0, 1)

@@ -8,9 +8,13 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
+from tests.conditions import more_in_soak
 
 from agentenv.isolation.namespace.cgroups import CgroupTree
 
@@ -30,6 +34,19 @@ async def main(directory: Path) -> None:
 
 asyncio.run(main(Path(sys.argv[1])))
 """
+
+
+@contextmanager
+def _owner(directory: Path) -> Iterator[tuple[subprocess.Popen[str], IO[str], int]]:
+    """A process that owns sandboxes in `directory`, what it prints (a line a start), and the number of its launcher."""
+    directory.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen([sys.executable, "-c", OWNER, str(directory)], stdout=subprocess.PIPE, text=True, env=environment) as owner:
+        assert owner.stdout is not None
+        launcher = owner.stdout.readline().strip()
+        if not launcher:
+            pytest.skip("no namespaces here")
+        yield owner, owner.stdout, int(launcher)
 
 
 def _wait_for_end(pid: int) -> None:
@@ -53,22 +70,16 @@ def _namespaces() -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("round_number", range(int(os.environ.get("AGENTENV_TEST_KILLS", "6"))))
+@pytest.mark.parametrize("round_number", more_in_soak(range(4), range(4, 100)))
 def test_kill_at_a_random_moment_leaves_nothing(tmp_path: Path, round_number: int) -> None:
     choice = random.Random(round_number)
     directory = tmp_path / f"owner{round_number}x{os.getpid()}"
-    directory.mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    with subprocess.Popen([sys.executable, "-c", OWNER, str(directory)], stdout=subprocess.PIPE, text=True, env=environment) as owner:
-        assert owner.stdout is not None
-        launcher = owner.stdout.readline().strip()
-        if not launcher:
-            pytest.skip("no namespaces here")
+    with _owner(directory) as (owner, output, launcher):
         for _ in range(choice.randrange(4)):
-            owner.stdout.readline()
-        select.select([owner.stdout], [], [], choice.random() * 0.02)  # a moment within the next start
+            output.readline()
+        select.select([output], [], [], choice.random() * 0.02)  # a moment within the next start
         owner.send_signal(signal.SIGKILL)
-    _wait_for_end(int(launcher))
+    _wait_for_end(launcher)
     assert directory.name not in Path("/proc/self/mountinfo").read_text()
     assert [name for name in CgroupTree.discover().names() if directory.name in name] == []
     assert not [link for link in Path("/proc").glob("[0-9]*/cwd") if _points_into(link, directory)]
@@ -83,18 +94,12 @@ def _points_into(link: Path, directory: Path) -> bool:
 
 def test_no_namespace_is_left(tmp_path: Path) -> None:
     directory = tmp_path / f"ownern{os.getpid()}"
-    directory.mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    with subprocess.Popen([sys.executable, "-c", OWNER, str(directory)], stdout=subprocess.PIPE, text=True, env=environment) as owner:
-        assert owner.stdout is not None
-        launcher = owner.stdout.readline().strip()
-        if not launcher:
-            pytest.skip("no namespaces here")
-        owner.stdout.readline()
+    with _owner(directory) as (owner, output, launcher):
+        output.readline()
         children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
         owned = {kind: {os.readlink(f"/proc/{child}/ns/{kind}") for child in children} for kind in ("net", "mnt", "pid")}  # noqa: PTH115
         owner.send_signal(signal.SIGKILL)
-    _wait_for_end(int(launcher))
+    _wait_for_end(launcher)
     assert owned["pid"]
     left = _namespaces()
     assert {kind: owned[kind] & left[kind] for kind in owned} == {"net": set(), "mnt": set(), "pid": set()}

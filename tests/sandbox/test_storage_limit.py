@@ -53,7 +53,11 @@ async def test_an_upload_of_many_files(node: Node, tmp_path: Path) -> None:
     for number in range(40):
         (tmp_path / str(number)).write_bytes(bytes(MIB))
     async with await AsyncSandbox.create(resources=LIMIT, node=node) as sandbox:
-        with pytest.raises(StorageFull):
+
+        async def upload_again_and_again() -> None:
             for number in range(100):
                 await sandbox.upload_dir(tmp_path, f"/var/copy{number}")
+
+        with pytest.raises(StorageFull):
+            await upload_again_and_again()
         await sandbox.commands.run("rm -r /var/copy*", check=True)

@@ -59,9 +59,9 @@ def _from_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except ModuleNotFoundError as missing:
         raise LoadError(
-            f"{path.name} imports {missing.name!r}, which the sandbox's Python ({sys.executable}) does not have. Only the file itself is"
-            f" brought along: install {missing.name!r} in the image, or, where it is a module of yours, put both into a package and name the"
-            " environment `package.module:Class`, which brings all of it"
+            f"{path.name} imports {missing.name!r}, which the sandbox's Python ({sys.executable}) does not have. Only the file itself"
+            f" is brought along: install {missing.name!r} in the image, or, where it is a module of yours, put both into a package and name"
+            " the environment `package.module:Class`, which brings all of it"
         ) from None
     return module
 
