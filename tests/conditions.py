@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 
 import pytest
 
 from agentenv.isolation import probe_all
+
+
+def more_in_soak(few: Sequence[object], more: Iterable[object]) -> list[object]:
+    """Parameters of which the second part is tried only under `make soak`."""
+    return [*few, *(pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.soak) for value in more)]
+
 
 _NAMESPACE = next(probe for probe in probe_all() if probe.backend == "namespace")
 

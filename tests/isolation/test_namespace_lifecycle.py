@@ -289,6 +289,17 @@ async def test_a_start_given_up_in_the_middle_leaves_nothing(yard: Yard) -> None
     assert open_descriptors() == before
 
 
+@pytest.mark.soak
+async def test_a_thousand_lives_leave_nothing(yard: Yard) -> None:
+    before = open_descriptors()
+    for _ in range(250):
+        machines = await asyncio.gather(*(yard.backend.start(yard.spec()) for _ in range(4)))
+        assert (await shell(machines[0], "echo alive")) == "alive\n"
+        await asyncio.gather(*(machine.kill() for machine in machines))
+    assert yard.leftovers() == NOTHING
+    assert open_descriptors() == before
+
+
 async def test_a_nul_character_is_refused(yard: Yard) -> None:
     with pytest.raises(ValueError, match="NUL"):
         await yard.backend.start(yard.spec(env={"X": "a\0b"}))

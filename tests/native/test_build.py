@@ -7,9 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.conditions import more_in_soak
 from tests.native.conftest import NATIVE, WARNINGS, sanitized
 
-ROUNDS = 40_000
+ROUNDS, MANY_ROUNDS = 20_000, 1_000_000
 
 
 @pytest.fixture(scope="module")
@@ -23,11 +24,11 @@ def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return sanitized(tmp_path_factory.mktemp("fuzz") / "fuzz", sources, "-DSTANDALONE")
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_parsers_survive_damage_and_noise(fuzzer: Path, seed: int) -> None:
-    done = subprocess.run([fuzzer, str(ROUNDS), str(seed)], capture_output=True, text=True)
+@pytest.mark.parametrize(("rounds", "seed"), more_in_soak([(ROUNDS, 1)], [(MANY_ROUNDS, 2), (MANY_ROUNDS, 3), (MANY_ROUNDS, 4)]))
+def test_parsers_survive_damage_and_noise(fuzzer: Path, rounds: int, seed: int) -> None:
+    done = subprocess.run([fuzzer, str(rounds), str(seed)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{ROUNDS} rounds\n"
+    assert done.stdout == f"{rounds} rounds\n"
 
 
 def test_the_program_is_small_and_needs_nothing(shipped_agent: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -191,4 +192,11 @@ def machine_of(sandbox: NodeSandbox) -> OpenMachine:
 
 
 TestSnapshotTree = SnapshotTreeMachine.TestCase
-TestSnapshotTree.settings = settings(max_examples=15, stateful_step_count=25, deadline=None)
+TestSnapshotTree.settings = settings(max_examples=8, stateful_step_count=25, deadline=None)
+
+LONG = settings(max_examples=300, stateful_step_count=50, deadline=None)
+
+
+@pytest.mark.soak
+class TestSnapshotTreeAtLength(SnapshotTreeMachine.TestCase):  # type: ignore[misc,valid-type]
+    settings = LONG
