@@ -34,6 +34,7 @@ def marginal(points: Sequence[tuple[int, int]]) -> float:
 
 
 def sandboxes(count: int) -> float:
+    """Bytes for one of `count` idle sandboxes, started beside others that have brought up what all share."""
     with ExitStack() as stack:
         for _ in range(min(20, count)):
             stack.enter_context(Sandbox.create())
@@ -46,6 +47,7 @@ def sandboxes(count: int) -> float:
 
 
 def bwraps(count: int) -> float:
+    """Bytes for one of `count` idle shells under bubblewrap."""
     command = (*bubblewrap()[:-1], "/bin/sh", "-c", "echo ready; read forever")
     with ExitStack() as stack:
         points = [(0, used_bytes())]
@@ -59,6 +61,7 @@ def bwraps(count: int) -> float:
 
 
 def run(scale: Scale) -> Iterator[Row]:
+    """One row: MiB for each further sandbox."""
     alive = scale.count(ALIVE, 2 * STRIDE)
     theirs = bwraps(scale.count(REFERENCE_ALIVE, 2 * STRIDE)) / 2**20
     mine = sandboxes(alive) / 2**20
