@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from tests.sandbox.local_host import LocalHost
@@ -15,10 +16,10 @@ from agentenv.sandbox import AsyncSandbox
 KILL = OomKill(limit=64 << 20, peak=63 << 20, process="python3 (pid 7)")
 
 
-async def test_everything_open_ends_when_the_sandbox_dies(local: AsyncSandbox, host: LocalHost) -> None:
+async def test_everything_open_ends_when_the_sandbox_dies(local: AsyncSandbox, host: LocalHost, tmp_path: Path) -> None:
     handle = await local.commands.run("sleep 60", background=True)
     shell = await local.shell()
-    watch = await local.files.watch_dir("/tmp")
+    watch = await local.files.watch_dir(str(tmp_path))
     waiting = [
         asyncio.create_task(local.commands.run("sleep 60")),
         asyncio.create_task(handle.wait()),

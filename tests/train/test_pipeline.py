@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.conditions import more_in_soak
 from tests.train.doubles import Failing, ScoredSwitches, Switches, UnsavableVectorEnv, lanes, settings
 
 import agentenv
@@ -97,18 +98,18 @@ def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
     assert run(tmp_path, settings(), seed=4).parameters != one.parameters
 
 
-@pytest.mark.parametrize("name", ["PPO", "A2C", "DQN", "SAC"])
+@pytest.mark.parametrize("name", more_in_soak(["PPO", "DQN"], ["A2C", "SAC"]))
 def test_an_interrupted_and_resumed_run_is_the_run_it_would_have_been(name: str, tmp_path: Path) -> None:
     make_envs = lanes(ScoredSwitches if name == "SAC" else Switches)
     learning_rate = {"schedule": "cosine", "initial": 0.003, "warmup": 0.1}
-    config = settings(name, eval_every=100, max_steps=512, learning_rate=learning_rate)
+    config = settings(name, eval_every=100, max_steps=320, learning_rate=learning_rate)
     whole = run(tmp_path, config, make_envs=make_envs)
-    part = run(tmp_path, config, make_envs=make_envs, stop_at=200)
+    part = run(tmp_path, config, make_envs=make_envs, stop_at=100)
     assert part.state == "interrupted"
-    assert 200 <= part.steps < 512
+    assert 100 <= part.steps < 320
     assert RunDirectory.open(part.run).status().state == "interrupted"
-    again = run(tmp_path, resume=part.run, make_envs=make_envs, stop_at=350)
-    assert 350 <= again.steps < 512
+    again = run(tmp_path, resume=part.run, make_envs=make_envs, stop_at=200)
+    assert 200 <= again.steps < 320
     rest = run(tmp_path, resume=part.run, make_envs=make_envs)
     assert rest.run == part.run
     assert rest.steps == whole.steps
@@ -117,17 +118,17 @@ def test_an_interrupted_and_resumed_run_is_the_run_it_would_have_been(name: str,
     assert rows(rest) == rows(whole)
 
 
-@pytest.mark.parametrize("name", ["PPO", "A2C", "SAC"])
+@pytest.mark.parametrize("name", more_in_soak(["PPO", "SAC"], ["A2C"]))
 def test_state_dependent_exploration_is_resumed_exactly_too(name: str, tmp_path: Path) -> None:
     make_envs = lanes(ScoredSwitches)
-    config = settings(name, max_steps=384, hyperparameters={"use_sde": True, "sde_sample_freq": 5})
+    config = settings(name, max_steps=192, hyperparameters={"use_sde": True, "sde_sample_freq": 5})
     whole = run(tmp_path, config, make_envs=make_envs)
-    part = run(tmp_path, config, make_envs=make_envs, stop_at=200)
+    part = run(tmp_path, config, make_envs=make_envs, stop_at=100)
     rest = run(tmp_path, resume=part.run, make_envs=make_envs)
     assert rest.parameters == whole.parameters
     assert rows(rest) == rows(whole)
-    longer = run(tmp_path, resume=rest.run, make_envs=make_envs, max_steps=512)
-    assert longer.parameters == run(tmp_path, config, make_envs=make_envs, max_steps=512).parameters
+    longer = run(tmp_path, resume=rest.run, make_envs=make_envs, max_steps=256)
+    assert longer.parameters == run(tmp_path, config, make_envs=make_envs, max_steps=256).parameters
 
 
 def test_a_resume_takes_back_what_was_measured_after_the_checkpoint(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conditions import more_in_soak
 from tests.train.doubles import settings
 
 from agentenv.isolation import probe_all
@@ -37,7 +38,7 @@ def rows(result: RunResult) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if key not in CLOCK} for row in RunDirectory.open(result.run).metrics()]
 
 
-@pytest.mark.parametrize("name", ["basic_rl_env", "gymnasium:CartPole-v1"])
+@pytest.mark.parametrize("name", more_in_soak(["basic_rl_env"], ["gymnasium:CartPole-v1"]))
 def test_a_run_in_sandboxes_is_resumed_exactly(name: str, tmp_path: Path) -> None:
     whole = run(tmp_path, config(name))
     assert (whole.optimal_return is not None) == (name == "basic_rl_env")
