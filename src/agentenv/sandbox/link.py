@@ -14,6 +14,7 @@ from agentenv.errors import (
     AgentEnvError,
     InfrastructureError,
     InvalidState,
+    LimitReached,
     OutOfMemory,
     ProcessLimit,
     SandboxDied,
@@ -83,7 +84,9 @@ class Link:
         return len(self._kills)
 
     async def explain(self, error: InfrastructureError | OSError) -> AgentEnvError:
-        """What a broken connection means for the sandbox: the error to raise."""
+        """What a broken connection means for the sandbox: the error to raise. A limit that was reached explains itself."""
+        if isinstance(error, LimitReached):
+            return error
         if self.host.state != "dead":
             try:
                 await asyncio.wait_for(self.host.wait(), DEATH_WAIT)
