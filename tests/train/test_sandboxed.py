@@ -27,7 +27,7 @@ def _sandboxes(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPat
 
 
 def config(name: str = "basic_rl_env", **training: Any) -> dict[str, Any]:
-    return settings(max_steps=256, eval_episodes=2, **training) | {"environment": {"name": name}}
+    return settings(max_steps=192, eval_episodes=2, **training) | {"environment": {"name": name}}
 
 
 def run(tmp_path: Path, given: Any = None, **arguments: Any) -> RunResult:
