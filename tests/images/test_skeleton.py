@@ -75,7 +75,7 @@ def test_everybody_in_the_sandbox_can_read_it_whatever_the_umask(host: Path, tmp
     build(layout, target, host)
     (target).chmod(0o755)
     for path in target.rglob("*"):
-        if path.is_symlink():
+        if path.is_symlink() or path == target / "root":  # which is private, unless a Python lies below it
             continue
         wanted = stat.S_IROTH | (stat.S_IXOTH if path.is_dir() else 0)
         assert path.stat().st_mode & wanted == wanted, path
