@@ -241,7 +241,7 @@ def exhaust(client: Client) -> None:
     client.close()
 
 
-relaxed = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+relaxed = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats() | st.text(max_size=8) | st.binary(max_size=8),
@@ -333,3 +333,16 @@ def test_events_of_the_connection_come_first(listening: Listening) -> None:
     client = listening.connect()
     assert client.receive(0)[0] == EVENT
     client.close()
+
+
+many = settings(relaxed, max_examples=3000)
+test_random_frames_at_length = pytest.mark.soak(
+    many(given(frames=st.lists(FRAMES, max_size=8))(test_random_frames.hypothesis.inner_test))  # type: ignore[attr-defined]
+)
+test_damaged_frames_at_length = pytest.mark.soak(
+    many(
+        given(frames=st.lists(FRAMES, min_size=1, max_size=4), cut=st.integers(0, 200), damage=DAMAGE)(
+            test_damaged_frames.hypothesis.inner_test  # type: ignore[attr-defined]
+        )
+    )
+)
