@@ -10,7 +10,10 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast, overload
 
-from agentenv.errors import AgentEnvError, Stage
+from agentenv.errors import (
+    AgentEnvError,
+    Stage,
+)
 from agentenv.isolation.contract import Resources, Timeouts, Usage
 from agentenv.node import NetworkRequest
 from agentenv.node.snapshots import Snapshot
