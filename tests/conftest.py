@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 
 import pytest
+
+
+def pytest_configure() -> None:
+    # Whoever runs the tests in the background may have SIGINT ignored, and every child would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

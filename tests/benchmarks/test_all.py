@@ -19,6 +19,7 @@ NAMES = {"start", "start-p99", "exec", "shell", "fork", "step", "density", "file
 
 @needs_namespaces
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap, a reference of the benchmarks, is not installed")
+@pytest.mark.timeout(660)
 def test_every_benchmark_measures_and_tells() -> None:
     pytest.importorskip("stable_baselines3")
     command = [sys.executable, "-m", "agentenv.cli.main", "bench", "all", "--scale", "0.001", "--json"]

@@ -35,18 +35,17 @@ def born(children: list[NodeSandbox | AgentEnvError]) -> list[NodeSandbox]:
 async def test_a_snapshot_brings_everything_back(node: Node, run: Run) -> None:
     sandbox = await node.create(SandboxRequest())
     await run(sandbox, "mkdir -p /data/sub && echo one > /data/a && ln /data/a /data/b && ln -s a /data/link")
-    await run(sandbox, "rm /etc/services && touch /usr/added && chmod 600 /data/a && mv /data/sub /data/moved && rm -r /usr/share/doc")
+    await run(sandbox, "rm /etc/group && touch /usr/added && chmod 600 /data/a && mv /data/sub /data/moved && rm -r /usr/share/doc")
     snapshot = await sandbox.snapshot("first")
-    await run(sandbox, "echo two > /data/a; rm -r /data/moved; touch /etc/services; rm /usr/added; mkdir /usr/share/doc")
+    await run(sandbox, "echo two > /data/a; rm -r /data/moved; touch /etc/group; rm /usr/added; mkdir /usr/share/doc")
     await sandbox.rollback("first")
     assert sandbox.generation == 2
     assert await run(sandbox, "cat /data/a /data/b; stat -c '%a %h' /data/a; readlink /data/link") == "one\none\n600 2\na\n"
     assert (
-        await run(sandbox, "ls -d /data/moved /usr/added; ls /etc/services /usr/share/doc 2>/dev/null; echo")
-        == "/data/moved\n/usr/added\n\n"
+        await run(sandbox, "ls -d /data/moved /usr/added; ls /etc/group /usr/share/doc 2>/dev/null; echo") == "/data/moved\n/usr/added\n\n"
     )
     other = await node.create(SandboxRequest(snapshot=snapshot.id))
-    assert await run(other, "cat /data/a; test -e /etc/services || echo gone") == "one\ngone\n"
+    assert await run(other, "cat /data/a; test -e /etc/group || echo gone") == "one\ngone\n"
     assert (await run(other, "hostname; cat /etc/hostname")).split() == [other.id, other.id]
 
 

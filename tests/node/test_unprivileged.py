@@ -39,13 +39,13 @@ async def main(home):
         except BackendUnavailable as error:
             print("unavailable", error)
             return
-        await run(sandbox, "mkdir -p /data/secret && echo kept > /data/secret/file && rm /etc/services")
+        await run(sandbox, "mkdir -p /data/secret && echo kept > /data/secret/file && rm /etc/group")
         await run(sandbox, "chmod 000 /data/secret/file /data/secret")
         await sandbox.snapshot("locked")
         await sandbox.rollback("locked")
         (child,) = await sandbox.fork(1)
         for one in (sandbox, child):
-            assert await run(one, "cat /data/secret/file; test -e /etc/services || echo gone") == "kept\\ngone\\n"
+            assert await run(one, "cat /data/secret/file; test -e /etc/group || echo gone") == "kept\\ngone\\n"
         await sandbox.kill()
         await child.kill()
         await node.delete_snapshot("locked")

@@ -71,7 +71,8 @@ def test_json_lines_can_be_read_back() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_the_live_display_draws_a_bar_figures_and_the_curve(encoding: str) -> None:
+def test_the_live_display_draws_a_bar_figures_and_the_curve(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     raw = io.BytesIO()
     console = Console(file=io.TextIOWrapper(raw, encoding=encoding), force_terminal=True, width=100, color_system=None)
     progress = LiveProgress(console)

@@ -10,22 +10,30 @@ from dataclasses import replace
 from time import perf_counter
 
 from agentenv.benchmarks.row import Row, Scale, Target, in_turn, latency_row, machine, percentile, timed
-from agentenv.errors import NotFound
+from agentenv.errors import CapabilityError, NotFound
 from agentenv.sandbox import Sandbox
 
 BWRAP = ("--unshare-all", "--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin", "--symlink", "usr/lib", "/lib")
-BWRAP_REST = ("--symlink", "usr/lib64", "/lib64", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "/bin/true")
+BWRAP_REST = ("--symlink", "usr/lib64", "/lib64", "--dev", "/dev", "--tmpfs", "/tmp", "/bin/true")
 
 REST = 0.03
 """Seconds between two samples."""
 
 
 def bubblewrap() -> tuple[str, ...]:
-    """The reference command; raises `NotFound` where bubblewrap is not installed."""
+    """The reference command, which ends with the program; raises `NotFound` where bubblewrap is missing, `CapabilityError` where it fails.
+
+    In a container whose /proc is covered in part the kernel lets it mount no other; there the reference has less to do.
+    """
     path = shutil.which("bwrap")
     if path is None:
         raise NotFound("bubblewrap, the reference of this benchmark, is not installed.", remedy="apt-get install bubblewrap")
-    return (path, *BWRAP, *BWRAP_REST)
+    for proc in (("--proc", "/proc"), ()):
+        command = (path, *BWRAP, *proc, *BWRAP_REST)
+        tried = subprocess.run(command, capture_output=True, text=True, check=False)
+        if tried.returncode == 0:
+            return command
+    raise CapabilityError(f"bubblewrap, the reference of this benchmark, does not work here: {tried.stderr.strip()}.")
 
 
 def run(scale: Scale) -> Iterator[Row]:
