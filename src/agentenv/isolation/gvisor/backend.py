@@ -17,7 +17,7 @@ from agentenv.isolation.gvisor.attempt import Attempt
 from agentenv.isolation.gvisor.birth import Birth
 from agentenv.isolation.gvisor.bundle import Bundle
 from agentenv.isolation.gvisor.checkpoint import read_facts
-from agentenv.isolation.gvisor.limits import applied
+from agentenv.isolation.gvisor.limits import applied, limit_processes
 from agentenv.isolation.gvisor.machine import GvisorMachine, Held
 from agentenv.isolation.gvisor.probing import probe
 from agentenv.isolation.gvisor.runsc import Runsc
@@ -119,6 +119,8 @@ class GvisorBackend:
         held.push_async_callback(self._detach, line)
         await asyncio.wrap_future(self._board.attach(line))
         await _greeting(line, pidfd, log)
+        if spec.resources.pids is not None:
+            await limit_processes(endpoint.connect(spec.directory), spec.resources.pids)
         release(cgroup)
         parts = Held(spec, bundle, self._runsc, self._board, line, cgroup, process, pidfd, log)
         return GvisorMachine(parts, attempt.finish(), self._forget)
@@ -145,7 +147,7 @@ class GvisorBackend:
 
 async def _greeting(line: Line, pidfd: int, log: int) -> None:
     """Returns when the agent has sent its `hello`. Raises `InfrastructureError` when the sandbox ended instead."""
-    greeted = asyncio.wrap_future(line.trunk.greeted)
+    greeted = asyncio.ensure_future(asyncio.wrap_future(line.trunk.greeted))
     died = asyncio.ensure_future(readable(asyncio.get_running_loop(), pidfd))
     try:
         await asyncio.wait({greeted, died}, return_when=asyncio.FIRST_COMPLETED)
@@ -153,5 +155,6 @@ async def _greeting(line: Line, pidfd: int, log: int) -> None:
             output = endpoint.read_log(log).strip() or "nothing"
             raise InfrastructureError(f"the sandbox ended before its agent answered; it had printed: {output}")
     finally:
-        died.cancel()
         greeted.cancel()
+        died.cancel()
+        await asyncio.wait({died})  # it watches the descriptor until then, and only one at a time can

@@ -19,6 +19,7 @@ AGENT = "/run/agentenv/agent"
 _RUN_BYTES = 64 << 20
 _SMALLEST_TMPFS = 4 << 20
 
+_LIMITS = {"RLIMIT_NOFILE": (1 << 16, 1 << 20), "RLIMIT_CORE": (0, 0)}
 _POWERS = (
     ("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE"),
     ("SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_ADMIN", "SYS_CHROOT", "SYS_NICE", "SYS_PTRACE"),
@@ -94,7 +95,7 @@ def configuration(spec: MachineSpec, bundle: Bundle) -> dict[str, object]:
             "cwd": "/",
             "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), _CAPABILITIES),
             "noNewPrivileges": False,
-            "rlimits": _limits(spec),
+            "rlimits": [{"type": name, "soft": soft, "hard": hard} for name, (soft, hard) in _LIMITS.items()],
         },
         "mounts": _mounts(spec, bundle),
         "linux": {"namespaces": [network, *({"type": kind} for kind in ("pid", "ipc", "uts", "mount"))]},
@@ -113,13 +114,6 @@ def agent_arguments(spec: MachineSpec) -> list[str]:
     return words
 
 
-def _limits(spec: MachineSpec) -> list[dict[str, object]]:
-    limits: dict[str, tuple[int, int]] = {"RLIMIT_NOFILE": (1 << 16, 1 << 20), "RLIMIT_CORE": (0, 0)}
-    if spec.resources.pids is not None:
-        limits["RLIMIT_NPROC"] = (spec.resources.pids, spec.resources.pids)
-    return [{"type": name, "soft": soft, "hard": hard} for name, (soft, hard) in limits.items()]
-
-
 def _mounts(spec: MachineSpec, bundle: Bundle) -> list[dict[str, object]]:
     """Of gVisor's own kinds, all but the trees and the agent.
 
@@ -132,6 +126,7 @@ def _mounts(spec: MachineSpec, bundle: Bundle) -> list[dict[str, object]]:
         ("/sys", "sysfs", "sysfs", ["ro"]),
         ("/tmp", "tmpfs", "tmpfs", ["mode=1777", *([f"size={half}"] if half else [])]),
         ("/run", "tmpfs", "tmpfs", ["mode=0755", f"size={run}"]),
+        ("/sys/fs/cgroup", "cgroup", "cgroup", []),  # gVisor's own, of which `limits` uses one
         (AGENT, "bind", str(binary("agentenv-agent")), ["bind", "ro"]),
     ]
     trees = [(tree.target, "bind", str(bundle.mount_point(tree)), ["bind", "rw"]) for tree in spec.root.trees if tree.target != "/"]

@@ -1,19 +1,39 @@
-"""What a sandbox's limits mean where the memory of its kernel is counted with its own."""
+"""A sandbox's limits: memory and processor by the host's cgroup, processes by gVisor, since the host sees only threads of gVisor's."""
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 
+from agentenv.guest import Connection, files
 from agentenv.isolation.contract import Resources, Usage
 
 OWN_MEMORY = 64 << 20
 """Bytes that gVisor's two processes are granted on top of a sandbox's own limit; idle they use 20 to 30 MiB."""
 
 
+_PROCESSES = "/sys/fs/cgroup/pids/pids.max"  # in the sandbox
+_FENCE = 256, 4
+"""Host tasks of an idle sandbox, generously, and of each process in it: what bounds one whose root has lifted its own limit."""
+
+
 def applied(resources: Resources) -> Resources:
-    """The limits of the cgroup. What it would count as processes are threads of gVisor's, so `pids` is held by gVisor itself."""
+    """The limits of the host's cgroup."""
     memory = None if resources.memory is None else resources.memory + OWN_MEMORY
-    return replace(resources, memory=memory, pids=None)
+    idle, each = _FENCE
+    return replace(resources, memory=memory, pids=None if resources.pids is None else idle + each * resources.pids)
+
+
+async def limit_processes(connection: socket.socket, pids: int) -> None:
+    """Has gVisor refuse more than `pids` processes and threads. Takes the fresh connection to the agent over.
+
+    Raises `AgentFailure`, `ConnectionLost`.
+    """
+    agent = Connection.open(connection)
+    try:
+        await files.write(agent, _PROCESSES, str(pids).encode(), append=True)
+    finally:
+        agent.close()
 
 
 def without_own_memory(usage: Usage) -> Usage:

@@ -18,7 +18,7 @@ from agentenv.isolation.contract import Exit, MachineSpec, OomKill, Resources, U
 from agentenv.isolation.gvisor.bundle import Bundle
 from agentenv.isolation.gvisor.checkpoint import write_facts
 from agentenv.isolation.gvisor.control import Known, ask
-from agentenv.isolation.gvisor.limits import OWN_MEMORY, applied, without_own_memory
+from agentenv.isolation.gvisor.limits import OWN_MEMORY, applied, limit_processes, without_own_memory
 from agentenv.isolation.gvisor.runsc import Runsc
 from agentenv.isolation.gvisor.switchboard import Line, Switchboard
 from agentenv.isolation.namespace import endpoint
@@ -115,13 +115,13 @@ class GvisorMachine:
             raise
 
     async def resize(self, resources: Resources) -> None:
-        """Changes limits of the live sandbox. Raises `CapabilityError` for `pids`, `InvalidState`, `InfrastructureError`, `SandboxDied`."""
+        """Changes limits of the live sandbox. Raises `InvalidState`, `InfrastructureError`, `SandboxDied`."""
         self._check()
         known = self._spec.resources
-        if resources.pids not in (None, known.pids):
-            raise CapabilityError("gVisor cannot change `pids` of a live sandbox.", remedy="Choose it when the sandbox is created.")
         await asyncio.to_thread(self._held.cgroup.apply, applied(resources))
-        changed = {name: value for name in ("cpu", "memory", "storage") if (value := getattr(resources, name)) is not None}
+        if resources.pids is not None:
+            await limit_processes(self.dial(), resources.pids)
+        changed = {name: value for name in ("cpu", "memory", "storage", "pids") if (value := getattr(resources, name)) is not None}
         self._spec = replace(self._spec, resources=replace(known, **changed))
 
     async def usage(self) -> Usage:

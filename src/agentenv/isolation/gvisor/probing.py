@@ -80,7 +80,7 @@ def capabilities(cgroups: CgroupTree) -> Capabilities:
         *cgroups.lost,
         "memory: at its limit the sandbox as a whole is ended, since one process of the host holds all of its memory.",
         "cpu: a sandbox goes on seeing as many processors as it started with, also after `resize`.",
-        "processes: `pids` holds for each user of a sandbox; refusals are not counted, and it cannot be changed while the sandbox runs.",
+        "processes: it is not counted how often `pids` was reached, and root of a sandbox may change it.",
         "network: a sandbox with one uses the host's network stack in its own namespace, and no checkpoint can be taken of it.",
         "memory snapshots: a process that holds a removed file open cannot be written down.",
         "speed: what makes many system calls (building, unpacking, starting programs) takes 3 to 11 times as long.",

@@ -62,6 +62,7 @@ class Runsc:
             "--file-access=exclusive",
             "--file-access-mounts=exclusive",
             "--ignore-cgroups",
+            "--cgroupfs",
             *((f"--log={log}",) if log else ()),
         ]
         return [str(self.path), *options, *words]
