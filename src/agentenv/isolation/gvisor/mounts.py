@@ -101,7 +101,7 @@ def _name_by_descriptor(context: int, held: ExitStack, tree: Tree, upper: Path, 
     lowers = b":".join(hold(lower) for lower in tree.lowers)
     if len(lowers) > _OLD_STRING_MAX:
         raise OSError(errno.E2BIG, f"{len(tree.lowers)} layers are more than this kernel takes (Linux 6.8 takes 500)")
-    _set(context, b"upperdir", hold(upper), upper)
-    _set(context, b"workdir", hold(work), work)
+    named = ((b"upperdir", hold(upper)), (b"workdir", hold(work)), (b"lowerdir", lowers))
     os.chdir("/proc/thread-self/fd")
-    _set(context, b"lowerdir", lowers, "lower directories")
+    for key, value in named:
+        _set(context, key, value, key.decode())
