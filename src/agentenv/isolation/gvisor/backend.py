@@ -120,7 +120,7 @@ class GvisorBackend:
         await asyncio.wrap_future(self._board.attach(line))
         await _greeting(line, pidfd, log)
         if spec.resources.pids is not None:
-            await limit_processes(endpoint.connect(spec.directory), spec.resources.pids)
+            await limit_processes(spec.directory, spec.resources.pids)
         release(cgroup)
         parts = Held(spec, bundle, self._runsc, self._board, line, cgroup, process, pidfd, log)
         return GvisorMachine(parts, attempt.finish(), self._forget)

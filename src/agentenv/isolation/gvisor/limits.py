@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import replace
+from pathlib import Path
 
 from agentenv.guest import Connection, files
 from agentenv.isolation.contract import Resources, Usage
+from agentenv.isolation.namespace import endpoint
 
 OWN_MEMORY = 64 << 20
 """Bytes that gVisor's two processes are granted on top of a sandbox's own limit; idle they use 20 to 30 MiB."""
@@ -24,12 +25,12 @@ def applied(resources: Resources) -> Resources:
     return replace(resources, memory=memory, pids=None if resources.pids is None else idle + each * resources.pids)
 
 
-async def limit_processes(connection: socket.socket, pids: int) -> None:
-    """Has gVisor refuse more than `pids` processes and threads. Takes the fresh connection to the agent over.
+async def limit_processes(machine: Path, pids: int) -> None:
+    """Has gVisor refuse more than `pids` processes and threads; `machine` is the directory in which the agent is reached.
 
-    Raises `AgentFailure`, `ConnectionLost`.
+    Raises OSError, `AgentFailure`, `ConnectionLost`.
     """
-    agent = Connection.open(connection)
+    agent = Connection.open(endpoint.connect(machine))
     try:
         await files.write(agent, _PROCESSES, str(pids).encode(), append=True)
     finally:

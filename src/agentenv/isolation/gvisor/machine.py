@@ -58,12 +58,18 @@ class GvisorMachine:
         self._exit: asyncio.Future[Exit] = self._loop.create_future()
         self._freeing: asyncio.Task[None] | None = None
         self._paused = False
-        self._loop.add_reader(held.pidfd, self._died)
+        self._killed = False
+        self._loop.add_reader(held.pidfd, self._settle)
 
     @property
     def id(self) -> str:
         """The id that the machine was asked for with."""
         return self._spec.id
+
+    @property
+    def directory(self) -> Path:
+        """The machine's own directory, with its `upper/` and its `agent.sock`."""
+        return self._spec.directory
 
     @property
     def pid(self) -> int:
@@ -120,7 +126,7 @@ class GvisorMachine:
         known = self._spec.resources
         await asyncio.to_thread(self._held.cgroup.apply, applied(resources))
         if resources.pids is not None:
-            await limit_processes(self.dial(), resources.pids)
+            await limit_processes(self.directory, resources.pids)
         changed = {name: value for name in ("cpu", "memory", "storage", "pids") if (value := getattr(resources, name)) is not None}
         self._spec = replace(self._spec, resources=replace(known, **changed))
 
@@ -150,8 +156,9 @@ class GvisorMachine:
         here only where the sandbox has a network, which another one will be given. Raises `InfrastructureError` when it does not end.
         """
         if not self._exit.done():
+            self._killed = True
             await asyncio.to_thread(self._kill_processes)
-            self._settle("it was killed", signal.SIGKILL)
+            self._settle()
         if self._spec.network.enabled:
             await self.freed()
         return self._exit.result()
@@ -166,23 +173,26 @@ class GvisorMachine:
         assert self._freeing is not None
         await asyncio.shield(self._freeing)
 
-    def _died(self) -> None:
-        oom = self._oom_kills()
-        self._settle("it was ended for want of memory" if oom else "its agent ended", signal.SIGKILL if oom else None)
-
     def _kill_processes(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._held.pidfd, signal.SIGKILL)
         self._held.cgroup.kill()
 
-    def _settle(self, reason: str, number: int | None) -> None:
-        """Takes the evidence and begins to free what was held; whatever came first counts."""
+    def _settle(self) -> None:
+        """Once the machine has ended, or certainly will: takes the evidence and begins to free what was held."""
         if self._exit.done():
             return
         self._loop.remove_reader(self._held.pidfd)
-        self._exit.set_result(Exit(None, number, reason, self._evidence()))
+        evidence = self._evidence()
+        number = signal.SIGKILL if self._killed or evidence["oom_kills"] else None
+        self._exit.set_result(Exit(None, number, self._reason(evidence), evidence))
         self._freeing = self._loop.create_task(self._free())
         self._on_end(self)
+
+    def _reason(self, evidence: Mapping[str, object]) -> str:
+        if self._killed:
+            return "it was killed"
+        return "it was ended for want of memory" if evidence["oom_kills"] else "its agent ended"
 
     async def _free(self) -> None:
         await asyncio.wrap_future(self._held.board.detach(self._held.line))

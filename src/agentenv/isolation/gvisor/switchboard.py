@@ -210,7 +210,8 @@ class Switchboard:
         line.closed = True
         for client in list(line.trunk.clients):
             self._close_client(line, client)
-        self._selector.unregister(line.trunk.socket)
-        self._selector.unregister(line.listener)
+        for sock in (line.trunk.socket, line.listener):
+            if sock in self._selector.get_map():  # taking the line up may have failed
+                self._selector.unregister(sock)
         line.listener.close()
         line.trunk.close()
