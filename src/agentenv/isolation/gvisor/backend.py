@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from agentenv.errors import BackendUnavailable, CapabilityError, InfrastructureError, InvalidState
@@ -40,7 +41,7 @@ class GvisorBackend:
         self._cgroups = CgroupTree.discover()
         self._board = Switchboard.open()
         self._machines: set[GvisorMachine] = set()
-        self._freeing: set[asyncio.Task[None]] = set()
+        self._freeing: set[asyncio.Future[object]] = set()
         self._closed = False
 
     @classmethod
@@ -106,48 +107,52 @@ class GvisorBackend:
         attempt.enter("cgroup")
         cgroup = await asyncio.to_thread(self._cgroups.create, group_name(self._owner_dir.name, spec.id))
         held.push_async_callback(asyncio.to_thread, cgroup.remove)
-        cgroup.apply(applied(spec.resources))
+        cgroup.apply(replace(applied(spec.resources), cpu=None))  # its start is not held back
         attempt.enter("launch")
         network = "host" if spec.network.enabled else "none"
         command = self._runsc.command(bundle.state, *words, network=network, log=bundle.log)
-        await self._launch(Birth(spec, bundle, command, cgroup.procs_files, far.fileno(), log), cgroup, held)
-        attempt.enter("agent")
-        process = control.known(bundle.state)
-        pidfd = os.pidfd_open(process.sandbox.pid)
-        held.callback(os.close, pidfd)
         line = Line(Trunk(near, far, carried), listener)
         held.push_async_callback(self._detach, line)
         await asyncio.wrap_future(self._board.attach(line))
-        await _greeting(line, pidfd, log)
+        born = asyncio.wrap_future(Birth(spec, bundle, command, cgroup.procs_files, far.fileno(), log).begin())
+        held.push_async_callback(_abandon, born, cgroup)
+        greeted = asyncio.ensure_future(asyncio.wrap_future(line.trunk.greeted))
+        held.callback(greeted.cancel)
+        await asyncio.wait({born, greeted}, return_when=asyncio.FIRST_COMPLETED)
+        attempt.enter("agent")
+        if not greeted.done():
+            await asyncio.shield(born)
+            await _greeting(greeted, bundle, log)
+        # The agent often answers before runsc has put its books in order, and need not wait for it.
         if spec.resources.pids is not None:
             await limit_processes(spec.directory, spec.resources.pids)
+        await asyncio.shield(born)
+        cgroup.apply(applied(spec.resources))
         release(cgroup)
+        process = control.known(bundle.state)
+        pidfd = os.pidfd_open(process.sandbox.pid)
+        held.callback(os.close, pidfd)
         parts = Held(spec, bundle, self._runsc, self._board, line, cgroup, process, pidfd, log)
         return GvisorMachine(parts, attempt.finish(), self._forget)
-
-    async def _launch(self, birth: Birth, cgroup: Cgroup, held: AsyncExitStack) -> None:
-        done = asyncio.wrap_future(birth.begin())
-
-        async def abandon() -> None:
-            await asyncio.to_thread(cgroup.kill)
-            await asyncio.wait({done})
-
-        held.push_async_callback(abandon)
-        await asyncio.shield(done)
 
     async def _detach(self, line: Line) -> None:
         await asyncio.wrap_future(self._board.detach(line))
 
-    def _forget(self, machine: GvisorMachine) -> None:
+    def _forget(self, machine: GvisorMachine, freeing: asyncio.Future[object]) -> None:
         self._machines.discard(machine)
-        task = asyncio.get_running_loop().create_task(machine.freed())
-        self._freeing.add(task)
-        task.add_done_callback(self._freeing.discard)
+        self._freeing.add(freeing)
+        freeing.add_done_callback(self._freeing.discard)
 
 
-async def _greeting(line: Line, pidfd: int, log: int) -> None:
+async def _abandon(born: asyncio.Future[None], cgroup: Cgroup) -> None:
+    """Ends a sandbox whose start failed or was given up, and waits until nobody works on it any more."""
+    await asyncio.to_thread(cgroup.kill)
+    await asyncio.wait({born})
+
+
+async def _greeting(greeted: asyncio.Future[None], bundle: Bundle, log: int) -> None:
     """Returns when the agent has sent its `hello`. Raises `InfrastructureError` when the sandbox ended instead."""
-    greeted = asyncio.ensure_future(asyncio.wrap_future(line.trunk.greeted))
+    pidfd = os.pidfd_open(control.known(bundle.state).sandbox.pid)
     died = asyncio.ensure_future(readable(asyncio.get_running_loop(), pidfd))
     try:
         await asyncio.wait({greeted, died}, return_when=asyncio.FIRST_COMPLETED)
@@ -155,6 +160,6 @@ async def _greeting(line: Line, pidfd: int, log: int) -> None:
             output = endpoint.read_log(log).strip() or "nothing"
             raise InfrastructureError(f"the sandbox ended before its agent answered; it had printed: {output}")
     finally:
-        greeted.cancel()
         died.cancel()
         await asyncio.wait({died})  # it watches the descriptor until then, and only one at a time can
+        os.close(pidfd)

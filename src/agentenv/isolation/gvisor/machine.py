@@ -24,8 +24,10 @@ from agentenv.isolation.gvisor.switchboard import Line, Switchboard
 from agentenv.isolation.namespace import endpoint
 from agentenv.isolation.namespace.agent_call import call
 from agentenv.isolation.namespace.cgroups import Cgroup
+from agentenv.monitoring.logs import logger
 
 _ANSWER_SECONDS = 10.0
+_log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +50,15 @@ class GvisorMachine:
 
     passes_descriptors = False
 
-    def __init__(self, held: Held, stages: tuple[Stage, ...], on_end: Callable[[GvisorMachine], None]) -> None:
-        """Takes over all in `held`. `on_end` is called once, when the machine has ended and `freed` is still to come."""
+    def __init__(self, held: Held, stages: tuple[Stage, ...], on_end: Callable[[GvisorMachine, asyncio.Future[object]], None]) -> None:
+        """Takes over all in `held`. `on_end` is called once, when the machine has ended, with what is done when all is free."""
         self.stages = stages
         self._held = held
         self._spec = held.spec
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._exit: asyncio.Future[Exit] = self._loop.create_future()
-        self._freeing: asyncio.Task[None] | None = None
+        self._freeing: asyncio.Task[InfrastructureError | None] | None = None
         self._paused = False
         self._killed = False
         self._loop.add_reader(held.pidfd, self._settle)
@@ -171,7 +173,9 @@ class GvisorMachine:
         """Returns when the machine has ended and the kernel has freed all that it held. Raises `InfrastructureError` when it cannot."""
         await self.wait()
         assert self._freeing is not None
-        await asyncio.shield(self._freeing)
+        problem = await asyncio.shield(self._freeing)
+        if problem is not None:
+            raise problem
 
     def _kill_processes(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -187,24 +191,29 @@ class GvisorMachine:
         number = signal.SIGKILL if self._killed or evidence["oom_kills"] else None
         self._exit.set_result(Exit(None, number, self._reason(evidence), evidence))
         self._freeing = self._loop.create_task(self._free())
-        self._on_end(self)
+        self._on_end(self, asyncio.ensure_future(self._freeing))
 
     def _reason(self, evidence: Mapping[str, object]) -> str:
         if self._killed:
             return "it was killed"
         return "it was ended for want of memory" if evidence["oom_kills"] else "its agent ended"
 
-    async def _free(self) -> None:
+    async def _free(self) -> InfrastructureError | None:
+        """What could not be freed is told, and found by the next start of a node."""
         await asyncio.wrap_future(self._held.board.detach(self._held.line))
         try:
             await asyncio.to_thread(self._held.cgroup.remove)
             await asyncio.to_thread(wait_for_end, self._held.pidfd)
+        except InfrastructureError as error:
+            _log.warning("machine.left", id=self.id, error=str(error))
+            return error
         finally:
             os.close(self._held.pidfd)
             os.close(self._held.log)
             # Where a path in the machine's directory would be too long, runsc puts it elsewhere.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._held.process.sandbox.control_socket_path)  # noqa: PTH108
+        return None
 
     def _check(self) -> None:
         if self._exit.done():

@@ -14,21 +14,32 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from agentenv.errors import AgentEnvError
-from agentenv.isolation.contract import Capabilities, MachineSpec, Probe, Resources, RootFilesystem, Tree
+from agentenv.isolation.contract import (
+    Backend,
+    Capabilities,
+    Checkpointing,
+    MachineSpec,
+    Probe,
+    Resources,
+    Restoring,
+    RootFilesystem,
+    Tree,
+)
 from agentenv.isolation.gvisor.runsc import Runsc
 from agentenv.isolation.namespace.cgroups import CgroupTree
 from agentenv.paths import state_home
 
-if TYPE_CHECKING:
-    from agentenv.isolation.gvisor.backend import GvisorBackend
-
 NAME = "gvisor"
 
 
-def probe(directory: Path, runsc: Runsc, cgroups: CgroupTree, make: Callable[[Path, Runsc], GvisorBackend]) -> Probe:
+class Trial(Backend, Restoring, Protocol):
+    """The backend as it is tried out."""
+
+
+def probe(directory: Path, runsc: Runsc, cgroups: CgroupTree, make: Callable[[Path, Runsc], Trial]) -> Probe:
     """Tries it in a temporary directory below `directory`, unless that has succeeded before; says what is weaker than it could be."""
     note = _note(runsc)
     if not note.exists():
@@ -51,13 +62,14 @@ def _note(runsc: Runsc) -> Path:
     return state_home() / "probes" / f"gvisor-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
 
 
-async def _try(directory: Path, runsc: Runsc, make: Callable[[Path, Runsc], GvisorBackend]) -> None:
+async def _try(directory: Path, runsc: Runsc, make: Callable[[Path, Runsc], Trial]) -> None:
     with tempfile.TemporaryDirectory(prefix="probe", dir=directory) as scratch:
         nothing = Path(scratch) / "nothing"
         nothing.mkdir()
         backend = make(Path(scratch), runsc)
         try:
             first = await backend.start(_spec(Path(scratch), "first", nothing))
+            assert isinstance(first, Checkpointing)
             await first.pause()
             checkpoint = Path(scratch) / "checkpoint"
             checkpoint.mkdir()
