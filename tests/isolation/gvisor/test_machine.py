@@ -226,7 +226,6 @@ STAGES: dict[str, tuple[object, str]] = {
     "meminfo": (mounts, "cover"),
     "state": (control, "known"),
     "line": (Switchboard, "_attach"),
-    "hello": (backend_module, "readable"),
     "processes": (backend_module, "limit_processes"),
     "cores": (backend_module, "release"),
     "machine": (backend_module, "GvisorMachine"),
@@ -245,6 +244,13 @@ async def test_a_failure_at_any_step_leaves_nothing(yard: GvisorYard, monkeypatc
     assert open_descriptors() == before
 
 
+async def test_an_agent_that_does_not_speak_is_told_with_what_it_printed(yard: GvisorYard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle, "agent_arguments", lambda _: [bundle.AGENT, "--no-such-option", "1"])
+    with pytest.raises(InfrastructureError, match=r"ended before its agent answered; it had printed: .*no-such-option"):
+        await yard.backend.start(yard.spec())
+    assert yard.leftovers() == NOTHING
+
+
 async def test_a_runsc_that_fails_is_quoted(yard: GvisorYard) -> None:
     broken = yard.backend._runsc
     yard.backend._runsc = replace(broken, path=Path("/bin/false"))
@@ -259,7 +265,7 @@ async def test_a_runsc_that_fails_is_quoted(yard: GvisorYard) -> None:
 
 @pytest.mark.parametrize("patience", [0.02, 0.15])
 async def test_a_slow_start_is_given_up_with_its_stages(yard: GvisorYard, monkeypatch: pytest.MonkeyPatch, patience: float) -> None:
-    monkeypatch.setattr(backend_module, "_greeting", _never)
+    monkeypatch.setattr(backend_module, "limit_processes", _never)
     with pytest.raises(StartupTimeout) as caught:
         await yard.backend.start(yard.spec(timeouts=Timeouts(startup=patience)))
     assert caught.value.stage in ("prepare", "cgroup", "launch", "agent")

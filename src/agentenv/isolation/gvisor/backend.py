@@ -122,7 +122,10 @@ class GvisorBackend:
         attempt.enter("agent")
         if not greeted.done():
             await asyncio.shield(born)
-            await _greeting(greeted, bundle, log)
+            await _greeting_or_end(greeted, bundle)
+        if not greeted.done() or greeted.exception() is not None:
+            output = endpoint.read_log(log).strip() or "nothing"
+            raise InfrastructureError(f"the sandbox ended before its agent answered; it had printed: {output}")
         # The agent often answers before runsc has put its books in order, and need not wait for it.
         if spec.resources.pids is not None:
             await limit_processes(spec.directory, spec.resources.pids)
@@ -150,16 +153,13 @@ async def _abandon(born: asyncio.Future[None], cgroup: Cgroup) -> None:
     await asyncio.wait({born})
 
 
-async def _greeting(greeted: asyncio.Future[None], bundle: Bundle, log: int) -> None:
-    """Returns when the agent has sent its `hello`. Raises `InfrastructureError` when the sandbox ended instead."""
+async def _greeting_or_end(greeted: asyncio.Future[None], bundle: Bundle) -> None:
+    """Returns when the agent has sent its `hello`, or the sandbox has ended."""
     pidfd = os.pidfd_open(control.known(bundle.state).sandbox.pid)
     died = asyncio.ensure_future(readable(asyncio.get_running_loop(), pidfd))
     try:
         await asyncio.wait({greeted, died}, return_when=asyncio.FIRST_COMPLETED)
-        if not greeted.done() or greeted.exception() is not None:
-            output = endpoint.read_log(log).strip() or "nothing"
-            raise InfrastructureError(f"the sandbox ended before its agent answered; it had printed: {output}")
     finally:
         died.cancel()
-        await asyncio.wait({died})  # it watches the descriptor until then, and only one at a time can
+        await asyncio.wait({died})  # it watches the descriptor until then
         os.close(pidfd)
