@@ -151,6 +151,8 @@ async def _abandon(born: asyncio.Future[None], cgroup: Cgroup) -> None:
     """Ends a sandbox whose start failed or was given up, and waits until nobody works on it any more."""
     await asyncio.to_thread(cgroup.kill)
     await asyncio.wait({born})
+    if not born.cancelled():
+        born.exception()  # it was told already, or is the consequence of the kill
 
 
 async def _greeting_or_end(greeted: asyncio.Future[None], bundle: Bundle) -> None:
