@@ -13,6 +13,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from agentenv.guest.frames import Kind, encode
 from agentenv.guest.processes import start as start_process
 from agentenv.isolation.contract import MachineSpec, Resources, RootFilesystem, Tree
 from agentenv.isolation.gvisor import bundle as bundles
+from agentenv.isolation.gvisor import mounts
 from agentenv.isolation.gvisor.backend import GvisorBackend
 from agentenv.isolation.gvisor.machine import GvisorMachine
 from agentenv.isolation.gvisor.runsc import Runsc
@@ -38,11 +40,12 @@ _AT_MOST = Target("ratio", "<=", 1.2)
 
 @dataclass
 class Bench:
-    """A directory with a backend in it and an event loop to drive it with."""
+    """A directory with a backend in it and an event loop to drive it with; `private` is a thread with mounts of its own."""
 
     directory: Path
     backend: GvisorBackend
     loop: asyncio.AbstractEventLoop
+    private: ThreadPoolExecutor
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -80,7 +83,8 @@ def bench() -> Iterator[Bench]:
             (base / link).symlink_to(f"usr/{link}")
         backend = runner.run(GvisorBackend.open(owner))
         try:
-            yield Bench(owner, backend, runner.get_loop())
+            with ThreadPoolExecutor(1, initializer=mounts.enter_private_namespace) as private:
+                yield Bench(owner, backend, runner.get_loop(), private)
         finally:
             runner.run(backend.close())
 
@@ -88,22 +92,23 @@ def bench() -> Iterator[Bench]:
 class Bare:
     """The same sandbox by nothing but runsc, with its overlays mounted before, and its agent spoken to without a switchboard."""
 
-    def __init__(self, spec: MachineSpec) -> None:
-        self.spec = spec
-        self.bundle = bundles.write(spec)
+    def __init__(self, here: Bench) -> None:
+        self.spec = here.spec()
+        self.bundle = bundles.write(self.spec)
+        self._private = here.private
         self._runsc = Runsc.find()
         self._held = ExitStack()
         self.stream, self._theirs = (self._held.enter_context(end) for end in socket.socketpair())
-        for tree in spec.root.trees:
-            options = f"lowerdir={tree.lowers[0]},upperdir={self.bundle.upper(tree)},workdir={self.bundle.work(tree)}"
-            target = str(self.bundle.mount_point(tree))
-            subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, target], check=True)
-            self._held.callback(_unmount, target)
+        for tree in self.spec.root.trees:
+            places = self.bundle.upper(tree), self.bundle.work(tree), self.bundle.mount_point(tree)
+            self._private.submit(mounts.mount_overlay, tree, *places).result()
 
     def call(self, *words: str) -> None:
         """One call of runsc on it."""
         command = self._runsc.command(self.bundle.state, *words)
-        subprocess.run(command, stdin=self._theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+        null = subprocess.DEVNULL
+        calling = self._private.submit(subprocess.run, command, stdin=self._theirs.fileno(), stdout=null, stderr=null, cwd="/", check=True)
+        calling.result()
 
     def run(self) -> None:
         """Starts it and waits for the first byte of what its agent says."""
@@ -117,7 +122,7 @@ class Bare:
         self.stream.recv(1)
 
     def end(self) -> None:
-        """Ends it and takes its mounts away."""
+        """Ends it; its mounts end with the benchmark."""
         self.call("delete", "--force", self.spec.id)
         self._held.close()
 
@@ -134,7 +139,7 @@ def run_start(scale: Scale) -> Iterator[Row]:
             return seconds
 
         def theirs() -> float:
-            bare = Bare(here.spec())
+            bare = Bare(here)
             seconds = timed(bare.run)
             bare.end()
             return seconds
@@ -148,7 +153,7 @@ def run_fork(scale: Scale) -> Iterator[Row]:
     with bench() as here:
         machine = here.start()
         here.wait(_hold_memory(machine))
-        bare = Bare(here.spec())
+        bare = Bare(here)
         bare.run()
         bare.stream.sendall(encode(1, Kind.OPEN, {"op": "exec", "argv": list(HOLD), "keep": True}))
         for directory in (machine.directory, bare.bundle.machine):
@@ -164,7 +169,7 @@ def run_pause(scale: Scale) -> Iterator[Row]:
     """Pause and resume of a running sandbox, beside `runsc pause` and `runsc resume`."""
     with bench() as here:
         machine = here.start()
-        bare = Bare(here.spec())
+        bare = Bare(here)
         bare.run()
 
         async def both() -> None:
@@ -184,10 +189,6 @@ async def _hold_memory(machine: GvisorMachine) -> None:
     agent = Connection.open(machine.dial())
     await start_process(agent, Command(argv=HOLD, keep=True)).started()
     agent.close()
-
-
-def _unmount(target: str) -> None:
-    subprocess.run(["umount", target], check=True)
 
 
 def _fork(here: Bench, machine: GvisorMachine) -> float:
@@ -213,7 +214,7 @@ def _fork(here: Bench, machine: GvisorMachine) -> float:
 def _fork_bare(here: Bench, parent: Bare) -> float:
     checkpoint = here.directory / "checkpoint"
     checkpoint.mkdir()
-    children = [Bare(here.spec()) for _ in range(CHILDREN)]
+    children = [Bare(here) for _ in range(CHILDREN)]
 
     def fork() -> None:
         parent.call("checkpoint", "--compression=none", "--leave-running", f"--image-path={checkpoint}", parent.spec.id)
