@@ -21,6 +21,22 @@ static bool is_unix_socket(int fd) {
     return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
 }
 
+static void say_hello(struct connection *connection) {
+    size_t mark = frame_begin(&connection->out, 0, FRAME_EVENT);
+    struct buffer *out = &connection->out;
+    mp_write_map(out, 4);
+    mp_write_str(out, "event");
+    mp_write_str(out, "hello");
+    mp_write_str(out, "protocol");
+    mp_write_uint(out, AGENT_PROTOCOL);
+    mp_write_str(out, "version");
+    mp_write_str(out, AGENT_VERSION);
+    mp_write_str(out, "pid");
+    mp_write_int(out, getpid());
+    if (!frame_end(out, mark))
+        connection_fail(connection);
+}
+
 static void handle_frames(struct connection *connection) {
     struct buffer *in = &connection->in;
     while (!connection->broken && connection->out.length < SEND_LIMIT) {
@@ -34,6 +50,9 @@ static void handle_frames(struct connection *connection) {
             return;
         }
         stream_receive(connection, &frame);
+        if (connection->renewed)
+            say_hello(connection);
+        connection->renewed = false;
         buffer_consume(in, used);
     }
 }
@@ -203,22 +222,6 @@ bool connections_busy(const struct agent *agent) {
         if (connection->waiting && connection->out.length < SEND_HIGH)
             return true;
     return false;
-}
-
-static void say_hello(struct connection *connection) {
-    size_t mark = frame_begin(&connection->out, 0, FRAME_EVENT);
-    struct buffer *out = &connection->out;
-    mp_write_map(out, 4);
-    mp_write_str(out, "event");
-    mp_write_str(out, "hello");
-    mp_write_str(out, "protocol");
-    mp_write_uint(out, AGENT_PROTOCOL);
-    mp_write_str(out, "version");
-    mp_write_str(out, AGENT_VERSION);
-    mp_write_str(out, "pid");
-    mp_write_int(out, getpid());
-    if (!frame_end(out, mark))
-        connection_fail(connection);
 }
 
 struct connection *connection_open(struct agent *agent, int fd, bool primary) {

@@ -37,6 +37,7 @@ struct connection {
     size_t waiting_count;
     bool primary;     /* the machine ends with this connection */
     bool unix_socket; /* can carry descriptors */
+    bool renewed;     /* somebody else speaks on the other end and is to be greeted */
     bool broken;      /* will be taken down at the end of the turn */
 };
 

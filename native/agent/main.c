@@ -74,6 +74,18 @@ static void settle_descriptors(void) {
         fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
+/* A stream that came as a standard stream moves away from there, where programs that the agent runs would find it. */
+static bool leave_standard_streams(int *stream) {
+    if (*stream < 0 || *stream > STDERR_FILENO)
+        return true;
+    int high = fcntl(*stream, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    bool moved = high >= 0 && null >= 0 && dup2(null, *stream) >= 0;
+    if (null >= 0)
+        close(null);
+    *stream = high;
+    return moved;
+}
+
 static bool block_signals(struct agent *agent) {
     sigset_t all, some;
     sigfillset(&all);
@@ -113,9 +125,9 @@ static void raise_file_limit(struct agent *agent) {
     setrlimit(RLIMIT_NOFILE, &raised);
 }
 
-static bool start(struct agent *agent, const struct options *options) {
+static bool start(struct agent *agent, struct options *options) {
     settle_descriptors();
-    if (!loop_init(&agent->loop) || !block_signals(agent))
+    if (!leave_standard_streams(&options->stream) || !loop_init(&agent->loop) || !block_signals(agent))
         return false;
     agent->started = agent->loop.now;
     agent->is_init = getpid() == 1;

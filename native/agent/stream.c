@@ -101,6 +101,11 @@ void stream_receive(struct connection *connection, const struct frame *frame) {
         receive_open(connection, frame);
         return;
     }
+    if (frame->kind == FRAME_CANCEL && frame->stream == 0) {
+        streams_abandon(connection);
+        connection->renewed = true;
+        return;
+    }
     bool from_host = frame->kind == FRAME_DATA || frame->kind == FRAME_END || frame->kind == FRAME_WINDOW || frame->kind == FRAME_CALL ||
                      frame->kind == FRAME_CANCEL;
     if (!from_host || frame->stream == 0) {

@@ -338,6 +338,28 @@ def test_events_of_the_connection_come_first(listening: Listening) -> None:
     client.close()
 
 
+def test_whoever_speaks_next_on_the_stream_is_greeted_and_finds_nothing_open(start_agent: StartAgent) -> None:
+    agent = start_agent()
+    client = agent.client
+    stream = client.open("exec", argv=["/bin/cat"], stdin=True)
+    pid = client.event(stream)["pid"]
+    client.send(0, CANCEL)
+    assert client.event(0)["event"] == "hello"
+    assert client.call("ping", payload=b"?").result == {"payload": b"?"}
+    client.send(stream, OPEN, {"op": "ping", "payload": b"its number is free"})
+    assert client.finish(stream).result == {"payload": b"its number is free"}
+    while Path(f"/proc/{pid}").exists():  # it is ended as when a connection breaks
+        client.call("ping")
+
+
+def test_a_standard_stream_is_the_agents_alone(shipped_agent: Path) -> None:
+    ours, theirs = socket.socketpair()
+    with theirs, subprocess.Popen([shipped_agent, "--stream", "0"], stdin=theirs):
+        client = Client(ours)
+        assert client.run("/bin/readlink", "/proc/self/fd/0").data == b"/dev/null\n"
+        ours.close()
+
+
 many = settings(relaxed, max_examples=3000)
 test_random_frames_at_length = pytest.mark.soak(
     many(given(frames=st.lists(FRAMES, max_size=8))(test_random_frames.hypothesis.inner_test))  # type: ignore[attr-defined]

@@ -17,6 +17,9 @@ BENCHMARKS = {
     "density": "agentenv.benchmarks.density:run",
     "files": "agentenv.benchmarks.files:run",
     "train": "agentenv.benchmarks.train:run",
+    "gvisor-start": "agentenv.benchmarks.gvisor:run_start",
+    "gvisor-fork": "agentenv.benchmarks.gvisor:run_fork",
+    "gvisor-pause": "agentenv.benchmarks.gvisor:run_pause",
 }
 
 

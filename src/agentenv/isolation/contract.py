@@ -31,6 +31,7 @@ class Capabilities:
     users: bool = False
     rootless: bool = False
     hardware_isolation: bool = False
+    disk_image: bool = False  # its upper is one disk file `upper/disk.img` instead of a directory tree per overlay
     lost: tuple[str, ...] = ()
 
 
@@ -227,6 +228,30 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Ends every machine it started and frees what it holds itself; idempotent."""
+        ...
+
+
+@runtime_checkable
+class Checkpointing(Protocol):
+    """A machine with the capability `memory_snapshot`."""
+
+    async def checkpoint(self, directory: Path, parent: Path | None = None) -> None:
+        """Writes memory and device state into the empty `directory` while the machine is paused (the caller pauses and resumes).
+
+        `parent` allows an incremental one.
+        """
+        ...
+
+
+@runtime_checkable
+class Restoring(Protocol):
+    """A backend with the capability `memory_snapshot`."""
+
+    async def restore(self, spec: MachineSpec, checkpoint: Path) -> Machine:
+        """Starts a machine from a checkpoint, running; memory is mapped privately so that clones share clean pages.
+
+        `spec.directory` already holds a clone of the upper as it was at the checkpoint.
+        """
         ...
 
 

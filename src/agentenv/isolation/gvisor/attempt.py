@@ -1,0 +1,46 @@
+"""One start under way: which stage runs since when, and what the stages before took."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from time import perf_counter
+
+from agentenv.errors import Stage, StartupTimeout
+from agentenv.isolation.namespace import endpoint
+
+
+class Attempt:
+    """Made when the start begins, in the stage "prepare". `log` is the descriptor of what the machine prints, once there is one."""
+
+    def __init__(self) -> None:
+        self.stage = "prepare"
+        self.stages: list[Stage] = []
+        self.log: int | None = None
+        self._since = perf_counter()
+
+    def enter(self, stage: str) -> None:
+        """The stage before is over, and `stage` begins."""
+        now = perf_counter()
+        self.stages.append(Stage(self.stage, now - self._since))
+        self.stage, self._since = stage, now
+
+    def finish(self) -> tuple[Stage, ...]:
+        """All stages."""
+        self.enter("")
+        return tuple(self.stages)
+
+    @asynccontextmanager
+    async def within(self, allowed: float) -> AsyncIterator[None]:
+        """Raises `StartupTimeout` with all that is known when the body takes more than `allowed` seconds."""
+        try:
+            async with asyncio.timeout(allowed) as limit:
+                yield
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            output = "" if self.log is None else endpoint.read_log(self.log)
+            raise StartupTimeout(
+                kind="Sandbox", stage=self.stage, timeout=allowed, timings=tuple(self.stages), last_output=output
+            ) from error

@@ -1,0 +1,167 @@
+"""The gVisor backend: a sandbox's system calls are answered by a kernel in user space that is its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from agentenv.errors import BackendUnavailable, CapabilityError, InfrastructureError, InvalidState
+from agentenv.isolation.contract import MachineSpec, Probe
+from agentenv.isolation.gvisor import bundle as bundles
+from agentenv.isolation.gvisor import control
+from agentenv.isolation.gvisor.affinity import release
+from agentenv.isolation.gvisor.attempt import Attempt
+from agentenv.isolation.gvisor.birth import Birth
+from agentenv.isolation.gvisor.bundle import Bundle
+from agentenv.isolation.gvisor.checkpoint import read_facts
+from agentenv.isolation.gvisor.limits import applied, limit_processes
+from agentenv.isolation.gvisor.machine import GvisorMachine, Held
+from agentenv.isolation.gvisor.probing import probe
+from agentenv.isolation.gvisor.runsc import Runsc
+from agentenv.isolation.gvisor.switchboard import Line, Switchboard
+from agentenv.isolation.gvisor.trunk import Carried, Trunk
+from agentenv.isolation.namespace import endpoint
+from agentenv.isolation.namespace.cgroups import Cgroup, CgroupTree, group_name
+from agentenv.isolation.namespace.inodes import spread
+from agentenv.isolation.namespace.launcher import readable
+
+
+class GvisorBackend:
+    """Starts sandboxes for one owner process, whose directory gives the cgroups their owner's name. Made by `open`."""
+
+    name = "gvisor"
+
+    def __init__(self, owner_dir: Path, runsc: Runsc) -> None:
+        self._owner_dir = owner_dir
+        self._runsc = runsc
+        self._cgroups = CgroupTree.discover()
+        self._board = Switchboard.open()
+        self._machines: set[GvisorMachine] = set()
+        self._freeing: set[asyncio.Future[object]] = set()
+        self._closed = False
+
+    @classmethod
+    async def open(cls, owner_dir: Path) -> GvisorBackend:
+        """Finds runsc. Raises `BackendUnavailable` where there is none that can be used, or this user is not root."""
+        if os.geteuid() != 0:
+            raise BackendUnavailable(
+                "the gVisor backend needs root: runsc without it cannot restore a checkpoint, nor be given an overlay.",
+                remedy="Run as root, or use `isolation: namespace`.",
+            )
+        runsc = await asyncio.to_thread(Runsc.find)
+        spread(owner_dir)
+        return cls(owner_dir, runsc)
+
+    def probe(self) -> Probe:
+        """What this machine allows, tried out once for each version of runsc and of the kernel."""
+        return probe(self._owner_dir, self._runsc, self._cgroups, GvisorBackend)
+
+    async def start(self, spec: MachineSpec) -> GvisorMachine:
+        """Starts a sandbox; on any failure nothing of it is left. Raises `StartupTimeout`, `InfrastructureError`."""
+        words = ("run", "--detach", f"--bundle={Bundle(spec.directory).directory}", spec.id)
+        return await self._make(spec, words, None)
+
+    async def restore(self, spec: MachineSpec, checkpoint: Path) -> GvisorMachine:
+        """Starts a sandbox that goes on where the checkpoint was taken; on any failure nothing of it is left.
+
+        Raises `CapabilityError` for a checkpoint of another runsc, `StartupTimeout`, `InfrastructureError`.
+        """
+        if spec.network.enabled:
+            raise CapabilityError("gVisor cannot restore a checkpoint into a sandbox with a network.", remedy="Restore without one.")
+        facts = await asyncio.to_thread(read_facts, checkpoint, self._runsc.version)
+        words = ("restore", "--detach", f"--image-path={checkpoint}", f"--bundle={Bundle(spec.directory).directory}", spec.id)
+        return await self._make(spec, words, facts.stream)
+
+    async def close(self) -> None:
+        """Ends every sandbox and returns when all they held is free. Idempotent."""
+        self._closed = True
+        await asyncio.gather(*(machine.kill() for machine in list(self._machines)))
+        while self._freeing:
+            await asyncio.wait(self._freeing)
+        self._board.close()
+
+    async def _make(self, spec: MachineSpec, words: tuple[str, ...], carried: Carried | None) -> GvisorMachine:
+        if self._closed:
+            raise InvalidState("this backend is closed.")
+        attempt = Attempt()
+        async with AsyncExitStack() as held, attempt.within(spec.timeouts.startup):
+            machine = await self._begin(spec, words, carried, attempt, held)
+            self._machines.add(machine)
+            held.pop_all()
+        return machine
+
+    async def _begin(
+        self, spec: MachineSpec, words: tuple[str, ...], carried: Carried | None, attempt: Attempt, held: AsyncExitStack
+    ) -> GvisorMachine:
+        bundle = await asyncio.to_thread(bundles.write, spec)
+        listener = held.enter_context(endpoint.listen(spec.directory))
+        attempt.log = log = endpoint.open_log()
+        held.callback(os.close, log)
+        near, far = socket.socketpair()
+        held.enter_context(near)
+        held.enter_context(far)
+        attempt.enter("cgroup")
+        cgroup = await asyncio.to_thread(self._cgroups.create, group_name(self._owner_dir.name, spec.id))
+        held.push_async_callback(asyncio.to_thread, cgroup.remove)
+        cgroup.apply(replace(applied(spec.resources), cpu=None))  # its start is not held back
+        attempt.enter("launch")
+        network = "host" if spec.network.enabled else "none"
+        command = self._runsc.command(bundle.state, *words, network=network, log=bundle.log)
+        line = Line(Trunk(near, far, carried), listener)
+        held.push_async_callback(self._detach, line)
+        await asyncio.wrap_future(self._board.attach(line))
+        born = asyncio.wrap_future(Birth(spec, bundle, command, cgroup.procs_files, far.fileno(), log).begin())
+        held.push_async_callback(_abandon, born, cgroup)
+        greeted = asyncio.ensure_future(asyncio.wrap_future(line.trunk.greeted))
+        held.callback(greeted.cancel)
+        await asyncio.wait({born, greeted}, return_when=asyncio.FIRST_COMPLETED)
+        attempt.enter("agent")
+        if not greeted.done():
+            await asyncio.shield(born)
+            await _greeting_or_end(greeted, bundle)
+        if not greeted.done() or greeted.exception() is not None:
+            output = endpoint.read_log(log).strip() or "nothing"
+            raise InfrastructureError(f"the sandbox ended before its agent answered; it had printed: {output}")
+        # The agent often answers before runsc has put its books in order, and need not wait for it.
+        if spec.resources.pids is not None:
+            await limit_processes(spec.directory, spec.resources.pids)
+        await asyncio.shield(born)
+        cgroup.apply(applied(spec.resources))
+        release(cgroup)
+        process = control.known(bundle.state)
+        pidfd = os.pidfd_open(process.sandbox.pid)
+        held.callback(os.close, pidfd)
+        parts = Held(spec, bundle, self._runsc, self._board, line, cgroup, process, pidfd, log)
+        return GvisorMachine(parts, attempt.finish(), self._forget)
+
+    async def _detach(self, line: Line) -> None:
+        await asyncio.wrap_future(self._board.detach(line))
+
+    def _forget(self, machine: GvisorMachine, freeing: asyncio.Future[object]) -> None:
+        self._machines.discard(machine)
+        self._freeing.add(freeing)
+        freeing.add_done_callback(self._freeing.discard)
+
+
+async def _abandon(born: asyncio.Future[None], cgroup: Cgroup) -> None:
+    """Ends a sandbox whose start failed or was given up, and waits until nobody works on it any more."""
+    await asyncio.to_thread(cgroup.kill)
+    await asyncio.wait({born})
+    if not born.cancelled():
+        born.exception()  # it was told already, or is the consequence of the kill
+
+
+async def _greeting_or_end(greeted: asyncio.Future[None], bundle: Bundle) -> None:
+    """Returns when the agent has sent its `hello`, or the sandbox has ended."""
+    pidfd = os.pidfd_open(control.known(bundle.state).sandbox.pid)
+    died = asyncio.ensure_future(readable(asyncio.get_running_loop(), pidfd))
+    try:
+        await asyncio.wait({greeted, died}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        died.cancel()
+        await asyncio.wait({died})  # it watches the descriptor until then
+        os.close(pidfd)

@@ -1,0 +1,66 @@
+"""Makes a machine's mounts and runs `runsc` on them, in a thread that has mounts of its own and is over when runsc is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentenv.errors import InfrastructureError
+from agentenv.isolation.contract import MachineSpec
+from agentenv.isolation.gvisor import bundle as bundles
+from agentenv.isolation.gvisor import mounts
+from agentenv.isolation.gvisor.bundle import Bundle
+from agentenv.isolation.gvisor.runsc import explain
+from agentenv.isolation.namespace import endpoint
+
+# A shell, since a process enters cgroups of version 2 by itself or as a whole, and Python's children run no code of ours before runsc.
+_ENTER_AND_RUN = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 125; shift; done; shift; exec "$@"'
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """One machine that runsc is to make. `command` is runsc's call, `groups` are the files that enter its cgroup."""
+
+    spec: MachineSpec
+    bundle: Bundle
+    command: Sequence[str]
+    groups: tuple[Path, ...]
+    stream: int
+    log: int
+
+    def begin(self) -> Future[None]:
+        """Starts the thread. What comes of it: nothing, OSError for the mounts, or `InfrastructureError` with what runsc said."""
+        done: Future[None] = Future()
+        done.set_running_or_notify_cancel()  # it cannot be called back; its processes can be killed
+        threading.Thread(target=self._run, args=(done,), name=f"agentenv-birth-{self.spec.id}", daemon=True).start()
+        return done
+
+    def _run(self, done: Future[None]) -> None:
+        try:
+            mounts.enter_private_namespace()
+            os.sched_setaffinity(0, bundles.cores(self.spec))  # of this thread, which runsc inherits
+            for tree in self.spec.root.trees:
+                mounts.mount_overlay(tree, self.bundle.upper(tree), self.bundle.work(tree), self.bundle.mount_point(tree))
+            if self.spec.resources.memory is not None:
+                mounts.cover(Path("/proc/meminfo"), self.bundle.meminfo)
+            self._call_runsc()
+        except (OSError, InfrastructureError) as error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    def _call_runsc(self) -> None:
+        words = ["/bin/sh", "-c", _ENTER_AND_RUN, "sh", *map(str, self.groups), "--", *self.command]
+        done = subprocess.run(
+            words, stdin=self.stream, stdout=self.log, stderr=self.log, cwd="/", env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}, check=False
+        )
+        if done.returncode != 0:
+            told = explain(endpoint.read_log(self.log))
+            raise InfrastructureError(
+                f"runsc could not make the sandbox (status {done.returncode}): {told}", remedy="Run `agentenv doctor`."
+            )
