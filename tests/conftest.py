@@ -9,8 +9,10 @@ import pytest
 
 
 def pytest_configure() -> None:
-    # Whoever runs the tests in the background may have SIGINT ignored, and every child would inherit that.
+    # Whoever runs the tests in the background may have these ignored, and every child would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
