@@ -81,9 +81,8 @@ static bool plug_descriptors(const struct spawn_request *request) {
 /* The agent ignores SIGPIPE, and what started the agent may ignore others (a launcher the terminal's Ctrl-C): a program that finds a signal
  * ignored takes that for its parent's wish, and a shell then cannot even trap it. */
 static void default_signals(void) {
-    static const int ignored[] = {SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGCHLD};
-    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
-        signal(ignored[i], SIG_DFL);
+    for (int number = 1; number < NSIG; number++)
+        signal(number, SIG_DFL); /* refused for SIGKILL, SIGSTOP and the C library's own: they are not ignored either */
 }
 
 static int child(void *argument) {
