@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "agent.h"
-#include "job.h"
 #include "operations.h"
 
 static const double THAWS_BY_ITSELF = 30.0; /* seconds, unless the host says otherwise: it may have died in the middle */
@@ -30,14 +29,9 @@ static void thaw(struct agent *agent) {
 
 static void waited_too_long(struct timer *timer) { thaw(container_of(timer, struct agent, thaws)); }
 
-/* What is dirty is written before, so that writers stand still only for the rest. */
-static void still_disk(struct job_output *output, void *argument) {
-    int upper = *(int *)argument;
-    size_t mark;
-    if (syncfs(upper) != 0 || ioctl(upper, FIFREEZE, 0) != 0)
-        job_fail(output, errno, "the disk cannot be held still");
-    mp_write_map(job_begin(output, FRAME_RESULT, &mark), 0);
-    job_finish(output, mark);
+/* What is dirty is written before, so that writers stand still only for the rest. The agent waits for the disk: the machine is about to stop. */
+static bool hold_disk_still(const struct agent *agent) {
+    return agent->upper < 0 || (syncfs(agent->upper) == 0 && ioctl(agent->upper, FIFREEZE, 0) == 0);
 }
 
 void operation_freeze(struct stream *stream, struct mp_value body) {
@@ -49,10 +43,13 @@ void operation_freeze(struct stream *stream, struct mp_value body) {
     hold_connections(agent, true);
     agent->thaws.fire = waited_too_long;
     loop_arm(&agent->loop, &agent->thaws, seconds);
-    if (disk && agent->upper >= 0)
-        job_start(stream, false, still_disk, &agent->upper);
-    else
+    if (!disk || hold_disk_still(agent)) {
         stream_done(stream);
+        return;
+    }
+    int problem = errno;
+    thaw(agent);
+    stream_fail(stream, problem, "the disk cannot be held still");
 }
 
 void operation_thaw(struct stream *stream, struct mp_value body) {

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "agent.h"
+#include "connection.h"
 
 /* Somebody else in the machine may have a port open for a moment (seconds until it is tried again). */
 static const double BUSY_AGAIN = 0.05;
@@ -42,8 +43,8 @@ static void host_may_have_come(struct source *source, uint32_t events) {
 
 void port_reopen(struct port *port) {
     port->source = (struct source){.fd = open(port->path, O_RDWR | O_NONBLOCK | O_CLOEXEC), .ready = host_may_have_come};
-    /* While the host is away the port is hung up all the time: only a change may wake the loop. */
-    if (port->source.fd < 0 || !loop_watch(&port->agent->loop, &port->source, EPOLLIN | EPOLLET))
+    /* While the host is away the port is hung up all the time, so that only a change may wake the loop; that it came shows in the port being writable. */
+    if (port->source.fd < 0 || !loop_watch(&port->agent->loop, &port->source, EPOLLOUT | EPOLLET))
         loop_arm(&port->agent->loop, &port->again, BUSY_AGAIN);
 }
 

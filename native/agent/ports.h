@@ -5,7 +5,6 @@
 #include <stdbool.h>
 
 struct agent;
-struct connection;
 struct port;
 
 /* Opens all ports there are, and those that the kernel will tell of through agent->uevents. False with errno. */

@@ -94,6 +94,7 @@ static void mount_overlay(bool *fresh) {
     if ((!*fresh && errno != EEXIST) || (mkdir("/upper/work", 0700) != 0 && errno != EEXIST))
         vm_fail(errno, "cannot make the directories of the writable files");
     /* Left by the machine that this disk was copied from. It warns of a power cut without fsync; the copy was taken of a still disk. */
+    unlink("/upper/work/work/incompat/volatile/dirty");
     rmdir("/upper/work/work/incompat/volatile");
     if (mount("overlay", ROOT, "overlay", 0, "lowerdir=/lower,upperdir=/upper/upper,workdir=/upper/work,volatile") != 0)
         vm_fail(errno, "cannot mount the root overlay");

@@ -5,6 +5,6 @@
 
 from agentenv.isolation.artefacts.kernel_image import Kernel
 from agentenv.isolation.artefacts.recipe import Artefact, Progress
-from agentenv.isolation.artefacts.store import ArtefactStore
+from agentenv.isolation.artefacts.store import NEEDS, ArtefactStore
 
-__all__ = ["Artefact", "ArtefactStore", "Kernel", "Progress"]
+__all__ = ["NEEDS", "Artefact", "ArtefactStore", "Kernel", "Progress"]

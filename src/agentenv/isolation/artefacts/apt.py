@@ -56,12 +56,21 @@ def download_from_suite(package: str, suite: str, places: Places, *, remedy: str
 
 def mirror(sources: Path = SOURCES) -> str | None:
     """The address of the Debian mirror that this machine uses, without those for security updates and of other makers."""
+    return _source(sources, r"/debian/?$")
+
+
+def security_mirror(sources: Path = SOURCES) -> str | None:
+    """The address from which this machine has Debian's security updates."""
+    return _source(sources, r"/debian-security/?$")
+
+
+def _source(sources: Path, wanted: str) -> str | None:
     files = [sources / "sources.list", *sorted((sources / "sources.list.d").glob("*"))]
     for path in files:
         if path.suffix not in (".list", ".sources") or not path.is_file():
             continue
         for address in re.findall(r"^(?:URIs:|deb(?:\s+\[[^]]*\])?)\s*(\S+)", path.read_text(), re.MULTILINE):
-            if re.search(r"/debian/?$", address):
+            if re.search(wanted, address):
                 return str(address)
     return None
 

@@ -27,6 +27,14 @@ from agentenv.paths import state_home
 DIRECTORY_VARIABLE = "AGENTENV_ARTEFACTS"
 RECORD = "artefact.json"
 
+NEEDS: dict[str, tuple[str, ...]] = {
+    "firecracker": ("firecracker", "jailer", "kernel"),
+    "gvisor": ("runsc",),
+    "namespace": (),
+    "qemu": ("qemu", "kernel"),
+}
+"""Which artefacts each of our backends needs."""
+
 
 def recipes() -> dict[str, Recipe]:
     """Every artefact by its name."""

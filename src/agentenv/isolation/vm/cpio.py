@@ -22,14 +22,17 @@ class Entry:
 
 
 def directory(name: str, mode: int = 0o755) -> Entry:
+    """A directory."""
     return Entry(name, stat.S_IFDIR | mode)
 
 
 def file(name: str, content: bytes, mode: int = 0o644) -> Entry:
+    """A plain file."""
     return Entry(name, stat.S_IFREG | mode, content)
 
 
 def character_device(name: str, major: int, minor: int, mode: int = 0o600) -> Entry:
+    """A device file; nobody needs a privilege to write one into an archive."""
     return Entry(name, stat.S_IFCHR | mode, device=(major, minor))
 
 

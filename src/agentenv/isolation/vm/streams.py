@@ -17,17 +17,19 @@ from agentenv.isolation.vm.cmdline import VSOCK_PORT
 
 _PATH_MAX = 107  # sockaddr_un, without its final NUL
 _FIRST_ATTEMPT = 0.25
+_FIRST_PAUSE = 0.02
 _LONGEST_ANSWER = 64
 
 
 def dial_serial(path: Path, timeout: float) -> socket.socket:
     """A connection over a virtio-serial port whose other end is the unix socket `path`. The agent has said its hello, which is read.
 
-    A machine that was just restored may still take the port for connected, and go on with an earlier conversation: where something else
-    than a hello comes, or for a while nothing, the port is closed and opened anew, each time more patiently. `timeout` in seconds for all
-    of it. Raises `TimeoutError`, `OSError` where there is no socket.
+    The guest cannot tell two conversations apart whose end and beginning come at the same moment, nor one from before its memory was
+    copied. So where something else than a hello comes, or for a while nothing, the port is closed, left alone for long enough to be
+    noticed, and opened anew, each time more patiently. `timeout` in seconds for all of it. Raises `TimeoutError`, `OSError` where there is
+    no socket.
     """
-    deadline, attempt = time.monotonic() + timeout, _FIRST_ATTEMPT
+    deadline, attempt, pause = time.monotonic() + timeout, _FIRST_ATTEMPT, _FIRST_PAUSE
     while (left := deadline - time.monotonic()) > 0:
         connection = _connect(path, left)
         try:
@@ -38,7 +40,8 @@ def dial_serial(path: Path, timeout: float) -> socket.socket:
             connection.close()
             raise
         connection.close()
-        attempt *= 2
+        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+        attempt, pause = attempt * 2, pause * 2
     raise TimeoutError(f"no agent answered over the serial port {path.name} in {timeout:g} s")
 
 
