@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from agentenv.errors import BackendUnavailable
+from agentenv.errors import BackendUnavailable, CapabilityError, InfrastructureError, NotFound
+from agentenv.images import ImageStore, debian
 from agentenv.isolation.artefacts import ArtefactStore
+from agentenv.isolation.contract import RootFilesystem
 
 PROGRAMS = ("bash", "cat", "date", "dd", "df", "hostname", "ls", "nproc", "rm", "sh", "sleep", "stat", "sync")
 
@@ -58,3 +60,16 @@ def small_root(directory: Path) -> Path:
 def _libraries(program: Path) -> list[Path]:
     listed = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False).stdout
     return [Path(found) for found in re.findall(r"(/\S+) \(0x", listed)]
+
+
+def debian_or_skip() -> RootFilesystem:
+    """The image `debian` of the shared cache, built there when no run of the tests has done it yet."""
+    store = ImageStore(shared_cache())
+    try:
+        return store.resolve("debian")
+    except NotFound:
+        pass
+    try:
+        return debian.build(store)
+    except (CapabilityError, InfrastructureError) as error:
+        pytest.skip(f"no image `debian`: {error.message}")

@@ -9,6 +9,7 @@ import lzma
 import mmap
 import re
 import struct
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +72,10 @@ def unpack_bzimage(data: bytes, what: str = "the kernel") -> bytes:
     payload = data[start : start + length]
     for magic, decompress in _COMPRESSIONS:
         if payload.startswith(magic):
-            elf = decompress(payload)
+            try:
+                elf = decompress(payload)
+            except _DAMAGED as error:
+                raise InfrastructureError(f"{what} cannot be unpacked, it is damaged: {error}.", remedy=REMEDY) from error
             if elf.startswith(ELF):
                 return elf
     raise InfrastructureError(f"{what} cannot be unpacked: it holds no ELF file in a compression that is known.", remedy=REMEDY)
@@ -83,20 +87,29 @@ def _gzip(payload: bytes) -> bytes:
 
 
 def _bzip2(payload: bytes) -> bytes:
-    return bz2.BZ2Decompressor().decompress(payload)
+    return _complete(bz2.BZ2Decompressor(), payload)
 
 
 def _xz(payload: bytes) -> bytes:
-    return lzma.LZMADecompressor(lzma.FORMAT_XZ).decompress(payload)
+    return _complete(lzma.LZMADecompressor(lzma.FORMAT_XZ), payload)
 
 
 def _lzma(payload: bytes) -> bytes:
-    return lzma.LZMADecompressor(lzma.FORMAT_ALONE).decompress(payload)
+    return _complete(lzma.LZMADecompressor(lzma.FORMAT_ALONE), payload)
+
+
+def _complete(decompressor: bz2.BZ2Decompressor | lzma.LZMADecompressor, payload: bytes) -> bytes:
+    plain = decompressor.decompress(payload)
+    if not decompressor.eof:
+        raise EOFError("it ends too early")
+    return plain
 
 
 def _zstd(payload: bytes) -> bytes:
     return zstd.decompress(payload, "the kernel")
 
+
+_DAMAGED = (EOFError, OSError, ValueError, IndexError, lzma.LZMAError, zlib.error, struct.error)
 
 _COMPRESSIONS: tuple[tuple[bytes, Callable[[bytes], bytes]], ...] = (
     (ELF, bytes),

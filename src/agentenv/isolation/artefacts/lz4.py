@@ -21,6 +21,8 @@ def decompress_legacy(data: bytes) -> bytes:
     while position + 4 < len(data):
         (size,) = struct.unpack_from("<I", data, position)
         position += 4
+        if position + size > len(data):
+            raise EOFError("it ends too early")
         block = decompress_block(data[position : position + size])
         out += block
         position += size
