@@ -34,7 +34,7 @@ void vm_read_settings(struct vm_settings *settings);
 /* Waits for the kernel to announce a device, at most until `deadline` (monotonic). False when that has passed. */
 bool vm_await_device(int uevents, double deadline);
 
-/* Loads everything in /modules in the order of the names. */
+/* Loads everything in /modules in the order of the names; then what is in /later, while the machine already goes on. */
 void vm_load_modules(void);
 
 /* Finds the disks and makes the overlay of them the root. Returns a descriptor of the upper's file system; `fresh` when the upper was empty. */

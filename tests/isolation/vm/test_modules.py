@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import re
 import struct
 from pathlib import Path
 
@@ -56,9 +57,15 @@ def test_what_is_no_module_is_refused() -> None:
 def test_an_initramfs_has_the_same_bytes_each_time(tree: Path, tmp_path: Path) -> None:
     agent = tmp_path / "agent"
     agent.write_bytes(b"the agent")
-    first = build_initramfs(agent, tree, ("top",), tmp_path / "a")
-    second = build_initramfs(agent, tree, ("top",), tmp_path / "b")
+    first = build_initramfs(agent, tree, ("left",), tmp_path / "a", later=("top",))
+    second = build_initramfs(agent, tree, ("left",), tmp_path / "b", later=("top",))
     assert first.modules == ("bottom", "left", "right_hand", "top")
     assert first.path.read_bytes() == second.path.read_bytes()
     assert first.path.name == second.path.name
+    assert re.findall(rb"(?:modules|later)/[0-9a-z_.-]+", first.path.read_bytes()) == [
+        b"modules/00-bottom.ko",
+        b"modules/01-left.ko",
+        b"later/02-right_hand.ko",
+        b"later/03-top.ko",
+    ]
     assert build_initramfs(agent, None, ("top",), tmp_path / "a").modules == ()
