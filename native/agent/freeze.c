@@ -62,6 +62,7 @@ void freeze_wake_as_copy(struct agent *agent, struct connection *spared) {
     release_disk(agent);
     spared->held = agent->frozen = false;
     for (struct connection *connection = agent->connections; connection; connection = connection->next)
-        if (connection->held)
+        /* With the primary one the machine would end; who has only that says on it that he is another (docs/agent-protocol.md, CANCEL on 0). */
+        if (connection->held && !connection->primary)
             connection_fail(connection);
 }
