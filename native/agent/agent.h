@@ -17,6 +17,7 @@ struct connection;
 struct stream;
 struct process;
 struct job;
+struct port;
 
 enum { SCRATCH_SIZE = 65536, PROCESS_BUCKETS = 256 };
 
@@ -28,6 +29,8 @@ struct agent {
     struct source listener;
     struct timer listen_again; /* after the descriptors ran out */
     struct source signals;
+    struct source uevents; /* of a virtual machine with serial ports: new devices; fd -1: not listened for */
+    struct port *ports;
     struct process *processes[PROCESS_BUCKETS];
     struct process *finished, **finished_end; /* ended `keep` processes whose outcome nobody has fetched */
     size_t finished_count;
@@ -39,10 +42,14 @@ struct agent {
     struct limits limits;
     struct rlimit original_files; /* what children get back; the agent raises its own */
     bool is_init;                 /* PID 1 */
+    bool is_vm;                   /* and of a machine with a kernel of its own */
+    int upper;                    /* the file system of a virtual machine's writable files; -1: none */
     bool oom_protected;           /* children must reset their oom_score_adj */
     double started;
     struct timer grace;           /* until SIGKILL, once a shutdown has begun */
     bool shutting_down;
+    struct timer thaws; /* the end of a snapshot that the host never ended */
+    bool frozen;        /* a snapshot is being taken */
     uint8_t scratch[SCRATCH_SIZE]; /* where every read from a child lands before it is framed */
 };
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "agent.h"
+#include "ports.h"
 #include "stream.h"
 
 enum {
@@ -165,6 +166,8 @@ static void close_connection(struct connection *connection) {
     buffer_release(&connection->out);
     if (connection->primary)
         loop->stopped = true;
+    if (connection->port)
+        port_reopen(connection->port);
     connection->agent->connection_count--;
     free(connection);
 }
@@ -233,6 +236,7 @@ struct connection *connection_open(struct agent *agent, int fd, bool primary) {
     *connection = (struct connection){.source = {.fd = fd, .ready = ready}, .agent = agent, .primary = primary, .read_step = READ_STEP_LEAST};
     connection->waiting_end = &connection->waiting;
     connection->unix_socket = is_unix_socket(fd);
+    connection->held = agent->frozen;
     connection->next = agent->connections;
     agent->connections = connection;
     agent->connection_count++;

@@ -7,6 +7,7 @@
 #include "loop.h"
 
 struct agent;
+struct port;
 struct stream;
 
 enum {
@@ -35,6 +36,8 @@ struct connection {
     size_t streams;
     struct stream *waiting, **waiting_end; /* streams that want to send, the longest waiting first */
     size_t waiting_count;
+    struct port *port; /* NULL: no virtio-serial port */
+    bool held;         /* a snapshot is being taken: what breaks it ends nothing that it had started */
     bool primary;     /* the machine ends with this connection */
     bool unix_socket; /* can carry descriptors */
     bool renewed;     /* somebody else speaks on the other end and is to be greeted */

@@ -85,14 +85,19 @@ void operation_stats(struct stream *stream, struct mp_value body) {
     uint64_t memory = 0;
     double load = 0;
     size_t mark;
+    uint64_t limit = agent->limits.memory, available = 0;
     bool listed = procfs_each(add_up, &totals), measured = limits_memory_usage(&agent->limits, &memory);
+    if (agent->is_vm && procfs_memory(&limit, &available)) {
+        memory = limit - available;
+        measured = true;
+    }
     bool has_disk = statvfs("/", &disk) == 0, has_load = read_load(&load);
     struct buffer *out = stream_begin(stream, FRAME_RESULT, &mark);
     mp_write_map(out, 9);
     write_count(out, "processes", listed, totals.processes);
     write_count(out, "threads", listed, totals.threads);
     write_count(out, "memory", measured, memory);
-    write_count(out, "memory_limit", agent->limits.memory > 0, agent->limits.memory);
+    write_count(out, "memory_limit", limit > 0, limit);
     write_number(out, "cpu_seconds", listed, processor_seconds(&totals));
     write_number(out, "uptime", true, monotonic_seconds() - agent->started);
     write_count(out, "disk_used", has_disk, (uint64_t)(disk.f_blocks - disk.f_bfree) * disk.f_frsize);

@@ -21,6 +21,7 @@
 #include "pipes.h"
 #include "process.h"
 #include "procfs.h"
+#include "vm.h"
 
 static const double ACCEPT_AGAIN = 0.05;
 static const double SIGTERM_GRACE = 5.0;
@@ -149,13 +150,18 @@ static bool start(struct agent *agent, struct options *options) {
         if (!loop_watch(&agent->loop, &agent->listener, EPOLLIN))
             return false;
     }
+    if (!vm_serve(agent))
+        return false;
     return options->stream < 0 || (set_nonblocking(options->stream, true) && connection_open(agent, options->stream, true));
 }
 
 int main(int count, char **arguments) {
     static struct agent agent;
     struct options options;
-    if (!options_read(&options, &agent, count, arguments))
+    options_defaults(&options, &agent);
+    if (vm_is_init(count, arguments))
+        vm_boot(&agent, &options);
+    else if (!options_read(&options, &agent, count, arguments))
         return USAGE_ERROR;
     umask(022);
     if (chdir("/") != 0 || !start(&agent, &options)) {
@@ -170,5 +176,7 @@ int main(int count, char **arguments) {
     }
     connections_farewell(&agent);
     signal_everybody(agent.is_init, SIGKILL);
+    if (agent.is_vm)
+        vm_end();
     return EXIT_SUCCESS;
 }

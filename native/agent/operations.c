@@ -6,6 +6,7 @@
 #include "dial.h"
 #include "exec.h"
 #include "files.h"
+#include "freeze.h"
 #include "machine.h"
 #include "tar.h"
 #include "watch.h"
@@ -36,6 +37,8 @@ static const struct {
     {"stop_all", operation_stop_all},
     {"continue_all", operation_continue_all},
     {"configure", operation_configure},
+    {"freeze", operation_freeze},
+    {"thaw", operation_thaw},
     {"restored", operation_restored},
     {"ping", operation_ping},
     {"shutdown", operation_shutdown},

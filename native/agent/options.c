@@ -72,9 +72,13 @@ static bool read_option(struct options *options, struct agent *agent, const char
     return false;
 }
 
-bool options_read(struct options *options, struct agent *agent, int count, char **arguments) {
+void options_defaults(struct options *options, struct agent *agent) {
     *options = (struct options){.stream = -1, .listener = -1};
     agent->limits.usage = agent->limits.cpuinfo = agent->limits.meminfo = agent->limits.opened.fd = -1;
+    agent->uevents.fd = agent->upper = -1;
+}
+
+bool options_read(struct options *options, struct agent *agent, int count, char **arguments) {
     for (int i = 1; i < count; i += 2) {
         if (i + 1 == count)
             return complain(arguments[i], "a value");

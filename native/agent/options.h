@@ -9,6 +9,9 @@ struct options {
     const char *hostname; /* NULL: left as it is */
 };
 
+/* Nothing given. */
+void options_defaults(struct options *options, struct agent *agent);
+
 /* Reads the command line; what lasts goes into the agent. False, and a sentence on stderr, when it is wrong. */
 bool options_read(struct options *options, struct agent *agent, int count, char **arguments);
 

@@ -283,8 +283,16 @@ static void on_pump(struct stream *stream) {
     resume_output(stream->state);
 }
 
+/* From now on it lives without a stream, and what it prints is kept for whoever attaches. */
+static void keep(struct process *process) {
+    process->keep = true;
+    process->out.history = process->err.history = &process->history;
+}
+
 static void on_abandon(struct stream *stream) {
     struct process *process = stream->state;
+    if (stream->connection->held && !process->keep)
+        keep(process);
     bool ours = !process->keep && !process->ended;
     pid_t pid = process->pid;
     detach(process);

@@ -158,3 +158,16 @@ bool everybody_stopped(bool is_init) {
     free(family.members);
     return !census.running;
 }
+
+bool procfs_memory(uint64_t *total, uint64_t *available) {
+    unsigned long long first, third;
+    FILE *file = fopen("/proc/meminfo", "re");
+    bool known = file && fscanf(file, "MemTotal: %llu kB\nMemFree: %*u kB\nMemAvailable: %llu kB", &first, &third) == 2;
+    if (file)
+        fclose(file);
+    if (known) {
+        *total = first * 1024;
+        *available = third * 1024;
+    }
+    return known;
+}

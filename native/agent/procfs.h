@@ -3,6 +3,7 @@
 #define AGENTENV_PROCFS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 struct proc_stat {
@@ -23,5 +24,8 @@ void signal_everybody(bool is_init, int signal);
 
 /* Whether of those nobody runs any more: each is stopped or dead. */
 bool everybody_stopped(bool is_init);
+
+/* The memory of the whole machine, and what of it could still be had (bytes); false when /proc does not tell. */
+bool procfs_memory(uint64_t *total, uint64_t *available);
 
 #endif

@@ -12,6 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "agent.h"
+#include "freeze.h"
 #include "job.h"
 #include "machine.h"
 #include "operations.h"
@@ -24,6 +26,7 @@ struct restoration {
     size_t entropy_size;
     int64_t realtime_ns;
     char *hostname, *machine_id;
+    bool is_vm;
 };
 
 /* New bytes for the kernel's pool, so that two copies of one snapshot do not draw the same numbers.
@@ -95,6 +98,8 @@ static void work(struct job_output *output, void *argument) {
     struct restoration *restoration = argument;
     size_t mark;
     stir_entropy(restoration);
+    if (restoration->is_vm)
+        tcp_end_outside_connections();
     set_clock(restoration->realtime_ns);
     if (restoration->hostname && sethostname(restoration->hostname, strlen(restoration->hostname)) != 0)
         job_fail(output, errno, "hostname");
@@ -129,10 +134,13 @@ static bool take_machine_id(struct stream *stream, struct mp_value body, char **
 }
 
 void operation_restored(struct stream *stream, struct mp_value body) {
-    struct restoration restoration = {0};
+    struct agent *agent = stream_agent(stream);
+    struct restoration restoration = {.is_vm = agent->is_vm};
     if (take_entropy(stream, body, &restoration) && take_int(stream, body, "realtime_ns", false, 0, INT64_MAX, &restoration.realtime_ns) &&
-        take_machine_id(stream, body, &restoration.machine_id) && take_text(stream, body, "hostname", false, &restoration.hostname))
+        take_machine_id(stream, body, &restoration.machine_id) && take_text(stream, body, "hostname", false, &restoration.hostname)) {
+        freeze_wake_as_copy(agent, stream->connection);
         job_start(stream, false, work, &restoration);
+    }
     free(restoration.hostname);
     free(restoration.machine_id);
 }

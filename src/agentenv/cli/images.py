@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated
 
@@ -10,7 +12,8 @@ import typer
 
 from agentenv.cli.lazy import new_app
 from agentenv.cli.output import JsonFlag, console, print_json
-from agentenv.images import ImageStore
+from agentenv.errors import NotFound
+from agentenv.images import ImageStore, Progress, debian
 from agentenv.node.home import Home
 from agentenv.units import format_size
 
@@ -60,6 +63,39 @@ def add(reference: Annotated[str, typer.Argument(help="tar:PATH, the archive of 
         print_json({"reference": root.image})
     else:
         typer.echo(f"{root.image} is ready: `agentenv shell --image {root.image}`")
+
+
+@app.command("build")
+def build(
+    name: Annotated[str, typer.Argument(help="`debian`: a minimal Debian with Python, which every backend can run.")],
+    suite: Annotated[str, typer.Option(help="The Debian release.")] = debian.SUITE,
+    as_json: JsonFlag = False,
+) -> None:
+    """Builds an image from today's packages; the name means it from then on. Takes minutes."""
+    if name != debian.NAME:
+        raise NotFound(f"there is no recipe for an image {name!r}; there is {debian.NAME}.")
+    images = store()
+    if as_json:
+        root = debian.build(images, suite=suite)
+    else:
+        with _steps() as progress:
+            root = debian.build(images, suite=suite, progress=progress)
+    images.close()
+    if as_json:
+        print_json({"name": name, "reference": root.image})
+    else:
+        typer.echo(f"{name} is {root.image} now: `agentenv shell --image {name}`")
+
+
+@contextmanager
+def _steps() -> Iterator[Progress]:
+    """One bar that names the present step."""
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    with Bars(BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"), console=console()) as bars:
+        task = bars.add_task("debian", total=None)
+        yield lambda what, done, total: bars.update(task, description=what, completed=done, total=total)
 
 
 @app.command("rm")

@@ -40,6 +40,7 @@ COMMANDS: dict[str, Entry] = {
     "runs": Entry("agentenv.cli.runs:app", "Lists trainings and shows one.", _TRAINING),
     "config": Entry("agentenv.cli.config:app", "Checks and explains configuration files.", _TRAINING),
     "bench": Entry("agentenv.cli.bench:bench", "Measures speed and memory against references of the same run.", _MACHINE),
+    "setup": Entry("agentenv.cli.setup:setup", "Fetches the programs and kernels that the stronger walls need.", _MACHINE),
     "doctor": Entry("agentenv.cli.doctor:doctor", "Says what works on this machine, what does not, and how to mend it.", _MACHINE),
     "completion": Entry("agentenv.cli.completion:completion", "Prints the completion script of a shell.", _MACHINE),
 }

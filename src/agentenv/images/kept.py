@@ -1,8 +1,8 @@
 """The images that one AGENTENV_HOME keeps: made once, held by those who use them, and removed when nobody does.
 
 On disk: `images/<id>/root` is the tree of an image and `images/<id>/image.json` says what it is; `images/building/<id>` is the place
-(and, as a locked directory, the right) to make one; `images/seen/` remembers digests of archives. A user of an image holds a shared
-lock on `images/<id>`.
+(and, as a locked directory, the right) to make one; `images/seen/` remembers digests of archives, `images/names/` what names mean.
+A user of an image holds a shared lock on `images/<id>`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from agentenv.errors import InfrastructureError, InvalidState, NotFound
 from agentenv.images.files import allocated_bytes, remove_tree, sync_filesystem, write_durably
 from agentenv.images.held import Held, claim, hold, wait_for
+from agentenv.images.names import all_names, forget
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how many bytes of it are done, and of how many."""
@@ -68,8 +69,9 @@ class KeptImages:
         return self.directory / image_id / "root" if self._hold(image_id) else None
 
     def remove(self, name: str) -> None:
-        """Removes the image with that id or reference. Raises `NotFound`, or `InvalidState` when it is in use."""
-        found = next((image for image in self.list() if name in (image.id, image.reference)), None)
+        """Removes the image with that id, reference or name. Raises `NotFound`, or `InvalidState` when it is in use."""
+        names = all_names(self.directory)
+        found = next((image for image in self.list() if name in (image.id, image.reference, names.get(image.reference))), None)
         if found is None:
             known = ", ".join(image.id for image in self.list()) or "none"
             raise NotFound(f"there is no image {name!r}; there are: {known}.")
@@ -79,10 +81,13 @@ class KeptImages:
             raise InvalidState(
                 f"image {found.id} is in use by a running sandbox.", remedy="Kill the sandboxes that use it (`agentenv ls`) first."
             )
+        if found.reference in names:
+            forget(self.directory, names[found.reference])
 
     def prune(self) -> list[Image]:
-        """Removes every image that nobody uses and no snapshot needs; returns those."""
-        return [image for image in self.list() if not image.in_use and self._remove(image.id)]
+        """Removes every image that nobody uses, no snapshot needs and no name means; returns those."""
+        named = all_names(self.directory)
+        return [image for image in self.list() if not image.in_use and image.reference not in named and self._remove(image.id)]
 
     def prune_skeletons(self) -> list[Image]:
         """Removes those bottom layers of `host` that nobody uses: they are made anew in no time, and outdate with the machine."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from agentenv.errors import NotFound
-from agentenv.images import archive, directory, host
+from agentenv.images import archive, debian, directory, host
 from agentenv.images.kept import KeptImages, Progress
 from agentenv.isolation.contract import RootFilesystem
 
 SCHEMES = (
-    "`host` (this machine's programs and the running Python), `dir:PATH` (a root tree), `tar:PATH` (an archive of one), "
+    "`host` (this machine's programs and the running Python), `debian` (a minimal Debian with Python), "
+    "`dir:PATH` (a root tree), `tar:PATH` (an archive of one), "
     "`sha256:DIGEST` (one of `agentenv image ls`)"
 )
 
@@ -27,6 +28,8 @@ class ImageStore(KeptImages):
         scheme, _, rest = reference.partition(":")
         if reference == "host":
             return host.resolve(self)
+        if reference == debian.NAME:
+            return debian.resolve(self)
         if scheme == "dir" and rest:
             return directory.resolve(Path(rest), self.home)
         if scheme == "tar" and rest:
