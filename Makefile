@@ -21,6 +21,7 @@ bench: $(VENV)/.test native ## measures everything against its references; table
 	$(BIN)/agentenv bench all --output benchmarks-out
 
 soak: $(VENV)/.test native ## the long tests: thousands of starts, kills and crashes
+	scripts/install-debian-packages machines
 	$(BIN)/pytest -m soak --timeout=3600 $(ARGS)
 
 native: $(VENV)/.run ## compiles the agent and the launcher where their sources changed

@@ -13,6 +13,8 @@ from tests.machines import debian_or_skip, shared_cache
 from agentenv.errors import CapabilityError, InfrastructureError
 from agentenv.images import ImageStore, debian, names
 
+pytestmark = pytest.mark.soak
+
 
 @pytest.mark.timeout(900)
 def test_it_is_a_small_debian_with_python_and_nothing_of_this_machine() -> None:

@@ -92,6 +92,7 @@ def test_a_missing_or_truncated_kernel_is_told(tmp_path: Path) -> None:
         unpack_bzimage(bzimage(b"????????"))
 
 
+@pytest.mark.soak
 def test_a_distributions_kernel(tmp_path: Path) -> None:
     kernel = Kernel.read(obtain_or_skip("kernel"))
     assert kernel.release

