@@ -108,19 +108,20 @@ async def test_directories(sandbox: AsyncSandbox, place: str) -> None:
         await sandbox.files.list(place, depth=0)
 
 
-async def test_failures_have_the_errno_and_the_path(sandbox: AsyncSandbox, place: str) -> None:
+async def test_failures_have_the_errno_and_the_path(sandbox: AsyncSandbox, place: str, tmp_path: Path) -> None:
     for call, path, code in [
         (sandbox.files.read(f"{place}/none"), f"{place}/none", "ENOENT"),
         (sandbox.files.read(place), place, "EISDIR"),
         (sandbox.files.list(f"{place}/none"), f"{place}/none", "ENOENT"),
         (sandbox.files.remove(f"{place}/none"), f"{place}/none", "ENOENT"),
         (sandbox.files.rename(f"{place}/none", f"{place}/other"), f"{place}/none", "ENOENT"),
-        (sandbox.files.download_dir(f"{place}/none", "unused"), f"{place}/none", "ENOENT"),
+        (sandbox.files.download_dir(f"{place}/none", tmp_path / "unused"), f"{place}/none", "ENOENT"),
         (sandbox.files.watch_dir(f"{place}/none"), f"{place}/none", "ENOENT"),
     ]:
         with pytest.raises(SandboxFileError) as caught:
             await call  # type: ignore[misc]
         assert (caught.value.code, caught.value.path) == (code, path)
+    assert not (tmp_path / "unused").exists()
 
 
 async def test_a_watch_calls_back_until_it_is_stopped(sandbox: AsyncSandbox, place: str) -> None:

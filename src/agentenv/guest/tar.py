@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 from agentenv.errors import SandboxFileError
 from agentenv.guest.connection import Connection
+from agentenv.guest.errors import AgentFailure
 from agentenv.guest.files import READ_AHEAD
 from agentenv.guest.stream import Incoming, Stream
 
@@ -123,6 +124,7 @@ async def download_directory(
     Devices, and links that would leave `local`, are skipped and named. Raises `AgentFailure`, and `SandboxFileError` (EFBIG) when the
     content is more than `max_bytes`.
     """
+    made = not await asyncio.to_thread(local.exists)
     await asyncio.to_thread(local.mkdir, parents=True, exist_ok=True)
     stream = Incoming("tar_out")
     connection.start(stream, "tar_out", {"path": remote})
@@ -134,6 +136,11 @@ async def download_directory(
         while await stream.read():
             pass
         return transfer
+    except AgentFailure:
+        if made:
+            with contextlib.suppress(OSError):  # not empty: what had come stays
+                await asyncio.to_thread(local.rmdir)
+        raise
     finally:
         stream.cancel()
 
