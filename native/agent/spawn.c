@@ -81,8 +81,9 @@ static bool plug_descriptors(const struct spawn_request *request) {
 /* The agent ignores SIGPIPE, and what started the agent may ignore others (a launcher the terminal's Ctrl-C): a program that finds a signal
  * ignored takes that for its parent's wish, and a shell then cannot even trap it. */
 static void default_signals(void) {
+    static const unsigned long standard[4]; /* the kernel's struct sigaction: the default handler, no flags, an empty mask */
     for (int number = 1; number < NSIG; number++)
-        signal(number, SIG_DFL); /* refused for SIGKILL, SIGSTOP and the C library's own: they are not ignored either */
+        syscall(SYS_rt_sigaction, number, standard, NULL, 8); /* the C library would refuse the numbers that it uses itself */
 }
 
 static int child(void *argument) {
