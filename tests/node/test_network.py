@@ -17,7 +17,7 @@ from tests.node.network_lab import HOST, METADATA, PORT, PRIVATE, PUBLIC, Lab, n
 from agentenv.errors import CapabilityError, InfrastructureError, InvalidState
 from agentenv.node import commands, network, network_host, network_slots
 from agentenv.node.network import NetworkPool, NetworkSlot
-from agentenv.node.network_host import NetworkProbe
+from agentenv.node.network_host import NetworkHost, NetworkProbe
 from agentenv.node.network_policy import host_nameservers
 
 
@@ -340,3 +340,20 @@ def test_the_kernel_takes_the_rules_and_other_walls_are_named(tmp_path: Path) ->
 async def test_reconciling_where_nothing_ever_was_does_nothing(tmp_path: Path) -> None:
     await NetworkPool.reconcile(tmp_path, ["o1"], host=network_host.NetworkHost(tmp_path / "absent"))
     assert not (tmp_path / "absent").exists()
+
+
+async def test_a_cancelled_wait_for_the_machines_lock_gives_it_back(tmp_path: Path) -> None:
+    host = NetworkHost(tmp_path / "state")
+
+    async def enter() -> bool:
+        async with host._exclusive():
+            return True
+
+    async with host._exclusive():
+        waiting = asyncio.create_task(enter())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    async with asyncio.timeout(30):
+        assert await enter()

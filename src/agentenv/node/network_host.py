@@ -83,6 +83,11 @@ def _foreign_walls() -> list[str]:
     ]
 
 
+def _give_back(waited: asyncio.Future[Held]) -> None:
+    if not waited.cancelled() and waited.exception() is None:
+        waited.result().release()
+
+
 class NetworkHost:
     """Joins and leaves the machine's network, under one lock for all owners."""
 
@@ -152,7 +157,13 @@ class NetworkHost:
     async def _exclusive(self) -> AsyncIterator[None]:
         self._pools.mkdir(mode=0o700, parents=True, exist_ok=True)
         # In a thread: another pool of this very process may have the lock, and needs the event loop to give it back.
-        lock = await asyncio.to_thread(wait_for, self._state)
+        waiting = asyncio.ensure_future(asyncio.to_thread(wait_for, self._state))
+        try:
+            lock = await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            # The thread goes on waiting, and nobody would give back what it gets.
+            waiting.add_done_callback(_give_back)
+            raise
         try:
             yield
         finally:
