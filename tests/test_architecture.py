@@ -17,6 +17,7 @@ REPOSITORY = SOURCE.parents[1]
 FLOORS = [
     {"cli"},
     {"benchmarks"},
+    {"server"},
     {"train"},
     {"envs"},
     {"sandbox"},

@@ -1,0 +1,87 @@
+"""Writes rows behind the caller's back, many at a time: for what must not slow a request down and may be late by a moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import insert
+
+from agentenv.errors import InfrastructureError
+from agentenv.monitoring.logs import logger
+from agentenv.server.database.database import Database
+from agentenv.server.database.tables import Base
+
+MOST_WAITING = 20_000
+"""Rows that wait at most; while the database does not answer, the oldest beyond are given up."""
+AT_ONCE = 500
+PATIENCE = 1.0
+"""Seconds between two attempts while the database does not answer."""
+
+_log = logger(__name__)
+
+
+class BatchWriter:
+    """Inserts rows into one table, in order. `flush` waits until all that was added before is in the table."""
+
+    def __init__(self, database: Database, table: type[Base]) -> None:
+        self._database = database
+        self._table = table
+        self._waiting: deque[Mapping[str, Any]] = deque(maxlen=MOST_WAITING)
+        self._news = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closing = False
+        self._task = asyncio.create_task(self._write_all())
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Has the row written soon."""
+        self._waiting.append(row)
+        self._idle.clear()
+        self._news.set()
+
+    async def flush(self) -> None:
+        """Returns when nothing waits any more."""
+        if not self._task.done():
+            await self._idle.wait()
+
+    async def close(self) -> None:
+        """Writes what waits, one attempt, and ends; idempotent."""
+        self._closing = True
+        self._news.set()
+        await asyncio.wait({self._task})
+
+    async def _write_all(self) -> None:
+        while not (self._closing and not self._waiting):
+            await self._news.wait()
+            self._news.clear()
+            while self._waiting:
+                batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), AT_ONCE))]
+                if not await self._write(batch):
+                    if self._closing:
+                        self._waiting.clear()
+                        break
+                    self._waiting.extendleft(reversed(batch))
+                    await self._pause()
+            self._idle.set()
+
+    async def _write(self, batch: list[Mapping[str, Any]]) -> bool:
+        try:
+            async with self._database.write() as session:
+                await session.execute(insert(self._table), batch)
+        except InfrastructureError as error:
+            _log.warning("server.rows_not_written", table=self._table.__tablename__, rows=len(batch), error=str(error))
+            return False
+        return True
+
+    async def _pause(self) -> None:
+        """Waits for more patience to be worth it, or for the end."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not self._closing:
+                    await self._news.wait()
+                    self._news.clear()
+        except TimeoutError:
+            return

@@ -1,0 +1,188 @@
+"""The changes of a sandbox's state: paused, resumed, ended. Each is written down before it is begun and again when it is done.
+
+Whoever calls `pause` or `resume` holds the sandbox's lock. `end` needs none and works in every state: what is under way fails, finds the
+sandbox doomed and leaves it alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from agentenv.errors import AgentEnvError, InvalidState, NotFound, SandboxDied
+from agentenv.node import Node
+from agentenv.sandbox import AsyncSandbox
+from agentenv.server.access import Access
+from agentenv.server.fleet.births import Births
+from agentenv.server.fleet.deadlines import Deadlines
+from agentenv.server.fleet.ledger import Ledger
+from agentenv.server.fleet.logbook import Logbook
+from agentenv.server.fleet.records import State
+from agentenv.server.fleet.register import Register
+from agentenv.server.fleet.resident import Resident
+from agentenv.server.fleet.stored import Stored
+from agentenv.server.fleet.turnstile import Turnstile
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Does it for all sandboxes of a fleet."""
+
+    node: Node
+    access: Access
+    register: Register
+    ledger: Ledger
+    turnstile: Turnstile
+    births: Births
+    deadlines: Deadlines
+    logbook: Logbook
+    stored: Stored
+
+    async def begin(self, resident: Resident, handle: AsyncSandbox, timeout: float) -> None:
+        """A machine runs for it: from now on it is there for everybody. On failure the machine is ended."""
+        resident.handle = handle
+        try:
+            await self.register.note(resident, State.RUNNING)
+        except BaseException:
+            resident.handle = None
+            await handle.kill()
+            raise
+        self._runs(resident, timeout)
+
+    async def pause(self, resident: Resident, reason: str, *, memory: bool = True) -> None:
+        """Freezes it and keeps its files where they outlast this process; without `memory`, its machine ends.
+
+        Raises `InvalidState` unless it runs. On any failure it goes on running.
+        """
+        handle = self._require_running(resident)
+        await self.register.note(resident, State.PAUSING)
+        resident.state = State.PAUSING
+        try:
+            await handle.pause()
+            kept = await handle.snapshot()
+        except BaseException as error:
+            await self._go_on(resident, handle)
+            self._explain(resident, error)
+            raise
+        resident.snapshot, resident.paused = kept.id, time.time()
+        resident.pause_mode = "full" if memory else "filesystem"
+        self.deadlines.stop(resident)
+        if not memory:
+            await self._let_go(resident)
+        await self.register.note(resident, State.PAUSED)
+        resident.state = State.PAUSED
+        self.ledger.settle(resident)
+        lost = None if memory else "memory and processes"
+        self.logbook.write(resident.id, "paused", reason=reason, keeps=resident.pause_mode, lost=lost)
+
+    async def resume(self, resident: Resident, timeout: float, reason: str) -> None:
+        """Lets it go on, or starts it anew from its files where its memory is not there any more.
+
+        Raises `InvalidState` unless it is paused, `QuotaExceeded`; then it stays paused.
+        """
+        if resident.state is not State.PAUSED:
+            raise InvalidState(f"sandbox {resident.id} is not paused.")
+        self.ledger.claim(self.access.tenant(resident.tenant), resident, State.RUNNING)
+        kept, resident.state = resident.snapshot, State.RESUMING
+        try:
+            await self.register.note(resident, State.RESUMING)
+            if resident.handle is None:
+                resident.handle = await self._anew(resident)
+                lost: str | None = "memory and processes"
+            else:
+                await resident.handle.resume()
+                lost = None
+            resident.snapshot = None
+            await self.register.note(resident, State.RUNNING)
+        except BaseException as error:
+            await self._stay_paused(resident, kept)
+            self._explain(resident, error)
+            raise
+        resident.pause_mode, resident.paused = None, None
+        self._runs(resident, timeout)
+        self.logbook.write(resident.id, "resumed", reason=reason, lost=lost)
+        if kept is not None:
+            await self.stored.discard(kept)
+
+    async def end(self, resident: Resident, reason: str) -> None:
+        """Ends it for good and frees what it held. Idempotent; the first reason counts."""
+        if resident.doom is not None:
+            return
+        resident.doom = reason
+        self.deadlines.stop(resident)
+        self.logbook.write(resident.id, "ended", reason=reason)
+        handle, kept = resident.handle, resident.snapshot
+        try:
+            await self.register.end(resident, reason)
+        finally:
+            self.ledger.settle(resident)
+            if handle is not None:
+                await handle.kill()
+        if kept is not None:
+            await self.stored.discard(kept)
+
+    def _runs(self, resident: Resident, timeout: float) -> None:
+        assert resident.handle is not None
+        resident.state = State.RUNNING
+        resident.used = time.monotonic()
+        self.ledger.settle(resident)
+        self.deadlines.grant(resident, timeout)
+        if resident.watch is None or resident.watch.done():
+            resident.watch = asyncio.create_task(self._watch(resident, resident.handle))
+
+    async def _watch(self, resident: Resident, handle: AsyncSandbox) -> None:
+        """Notices that its machine ended though nobody here ended it."""
+        machine = self.node.get(handle.id)
+        await machine.wait()
+        if resident.handle is handle and resident.doom is None:
+            failure = machine.failure
+            await self.end(resident, failure.message if failure else "its machine was ended from outside the server")
+
+    async def _anew(self, resident: Resident) -> AsyncSandbox:
+        if resident.snapshot is None:
+            raise SandboxDied(resident.id, "its machine is gone, and nothing was kept of it")
+        async with self.turnstile.turn(resident.tenant):
+            return await self.births.from_snapshot(resident.id, resident.facts, resident.snapshot)
+
+    async def _let_go(self, resident: Resident) -> None:
+        """Ends the machine of a sandbox that stays."""
+        handle, resident.handle = resident.handle, None
+        if handle is not None:
+            await handle.kill()
+
+    async def _go_on(self, resident: Resident, handle: AsyncSandbox) -> None:
+        """After a pause that failed."""
+        if resident.doom is not None:
+            return
+        try:
+            await handle.resume()
+            await self.register.note(resident, State.RUNNING)
+        except AgentEnvError as error:
+            self.logbook.write(resident.id, "could not go on after a pause that failed", level="error", error=error)
+        resident.state = State.RUNNING
+
+    async def _stay_paused(self, resident: Resident, kept: str | None) -> None:
+        """After a resumption that failed. Where its memory may have run on already, its files of the pause are what is left."""
+        if resident.doom is not None:
+            if resident.handle is not None:
+                await resident.handle.kill()
+            return
+        resident.snapshot, resident.state = kept, State.PAUSED
+        self.ledger.settle(resident)
+        try:
+            await self.register.note(resident, State.PAUSED)
+        except AgentEnvError as error:
+            self.logbook.write(resident.id, "could not be written down as paused", level="error", error=error)
+
+    def _require_running(self, resident: Resident) -> AsyncSandbox:
+        if resident.doom is not None:
+            raise NotFound(f"there is no sandbox {resident.id!r}.")
+        if resident.state is not State.RUNNING or resident.handle is None:
+            raise InvalidState(f"sandbox {resident.id} is {resident.state.shown} already.", remedy="Resume or connect to it first.")
+        return resident.handle
+
+    def _explain(self, resident: Resident, error: BaseException) -> None:
+        """Raises what a failure means when the sandbox was ended meanwhile."""
+        if resident.doom is not None and isinstance(error, AgentEnvError):
+            raise NotFound(f"sandbox {resident.id} was ended meanwhile: {resident.doom}.") from error

@@ -1,0 +1,91 @@
+"""What every part of the server is given. A part never makes or looks up these itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, cast
+
+from fastapi import Depends, Request
+from starlette.datastructures import Headers
+
+from agentenv.server.access import Access, Principal, Quotas, Role
+from agentenv.server.catalogue import Catalogue
+from agentenv.server.database import Database
+from agentenv.server.fleet import Fleet
+from agentenv.server.fleet.ground import Ground, survey
+from agentenv.server.settings import ServerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The server's inside. `home` is its AGENTENV_HOME, `directory` its own part of it."""
+
+    settings: ServerSettings
+    home: Path
+    directory: Path
+    ground: Ground
+    database: Database
+    access: Access
+    catalogue: Catalogue
+    fleet: Fleet
+
+
+@asynccontextmanager
+async def open_services(settings: ServerSettings, home: Path, *, given_key: str | None = None) -> AsyncIterator[Services]:
+    """Opens everything in order, and closes it in the reverse one. `given_key` presets the first API key.
+
+    Raises `ConfigError`, `BackendUnavailable` and other `InfrastructureError`.
+    """
+    directory = home / "server"
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    async with AsyncExitStack() as stack:
+        ground = await survey(settings.sandboxes)
+        database = await Database.open(settings.database, directory)
+        stack.push_async_callback(database.close)
+        access = await Access.open(database, directory, given_key=given_key, quotas=Quotas.of(settings.quotas))
+        stack.push_async_callback(access.close)
+        catalogue = await Catalogue.open(database, base_image=ground.image)
+        stack.push_async_callback(catalogue.close)
+        fleet = await Fleet.open(settings, home, ground, database, access, catalogue)
+        stack.push_async_callback(fleet.close)
+        yield Services(settings, home, directory, ground, database, access, catalogue, fleet)
+
+
+def services_of(request: Request) -> Services:
+    """The services, for a route: `services: Given`."""
+    return cast(Services, request.app.state.services)
+
+
+def authenticated(request: Request) -> Principal:
+    """Who asks, for a route that any role may use: `principal: Reader`. Raises `Unauthenticated`."""
+    principal = services_of(request).access.authenticate(Headers(raw=request.headers.raw))
+    request.state.principal = principal
+    return principal
+
+
+def user(principal: Annotated[Principal, Depends(authenticated)]) -> Principal:
+    """Who asks, for a route that changes something: `principal: User`. Raises `Forbidden` for a read-only key."""
+    principal.require(Role.USER)
+    return principal
+
+
+def administrator(principal: Annotated[Principal, Depends(authenticated)]) -> Principal:
+    """Who asks, for a route about a tenant's keys: `principal: Administrator`."""
+    principal.require(Role.ADMIN)
+    return principal
+
+
+def operator(principal: Annotated[Principal, Depends(authenticated)]) -> Principal:
+    """Who asks, for a route about the whole server: `principal: Operator`."""
+    principal.require_operator()
+    return principal
+
+
+Given = Annotated[Services, Depends(services_of)]
+Reader = Annotated[Principal, Depends(authenticated)]
+User = Annotated[Principal, Depends(user)]
+Administrator = Annotated[Principal, Depends(administrator)]
+Operator = Annotated[Principal, Depends(operator)]
