@@ -9,7 +9,7 @@ import typer
 from agentenv.errors import ConfigError
 from agentenv.units import parse_duration
 
-Image = Annotated[str, typer.Option(help="What it sees as its files: host, dir:PATH or tar:PATH.")]
+Image = Annotated[str, typer.Option(help="What it sees as its files: host, debian, dir:PATH, tar:PATH, REGISTRY/NAME:TAG, template:NAME.")]
 FromSnapshot = Annotated[str | None, typer.Option("--snapshot", help="Start from this snapshot's files instead of an image's.")]
 Isolation = Annotated[str, typer.Option(help="The backend, or auto for the strongest usable.")]
 Cpu = Annotated[float | None, typer.Option(min=0.01, help="Cores.")]
