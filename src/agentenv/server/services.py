@@ -48,7 +48,7 @@ async def open_services(settings: ServerSettings, home: Path, *, given_key: str 
         access = await Access.open(database, directory, given_key=given_key, quotas=Quotas.of(settings.quotas))
         stack.push_async_callback(access.close)
         catalogue = await Catalogue.open(database, base_image=ground.image)
-        stack.push_async_callback(catalogue.close)
+        stack.push_async_callback(catalogue.write_counts)
         fleet = await Fleet.open(settings, home, ground, database, access, catalogue)
         stack.push_async_callback(fleet.close)
         yield Services(settings, home, directory, ground, database, access, catalogue, fleet)

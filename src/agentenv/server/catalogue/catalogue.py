@@ -39,8 +39,8 @@ class Catalogue:
         await catalogue._ensure_base(base_image)
         return catalogue
 
-    async def close(self) -> None:
-        """Writes down how often templates were used."""
+    async def write_counts(self) -> None:
+        """Writes down how often templates were used; call it now and then, and at the end."""
         async with self._database.write() as session:
             for identifier in self._spawned & self._templates.keys():
                 template = self._templates[identifier]
@@ -57,13 +57,16 @@ class Catalogue:
         """What comes with the server."""
         return [one for one in self._templates.values() if one.tenant is None]
 
-    def find(self, tenant: str, reference: str) -> Template:
-        """What `reference` means to a tenant: an id or a name, a `:tag` left aside. Raises `NotFound` with a near match."""
+    def find(self, tenant: str | None, reference: str) -> Template:
+        """What `reference` means to a tenant: an id or a name, a `:tag` left aside. To None, the server itself, every id is known.
+
+        Raises `NotFound` with a near match.
+        """
         wanted = reference.partition(":")[0]
         named = self._templates.get(wanted.lower())
         if named is not None and self._visible(named, tenant):
             return named
-        owners = (tenant, None)
+        owners = dict.fromkeys((tenant, None))
         for owner in owners:
             for one in self._templates.values():
                 if one.tenant == owner and one.name == wanted:
@@ -79,7 +82,7 @@ class Catalogue:
             raise NotFound(f"there is no template {reference!r} of yours.")
         return found
 
-    def choose(self, tenant: str, reference: str) -> Chosen:
+    def choose(self, tenant: str | None, reference: str) -> Chosen:
         """The template and the build that `NAME`, `NAME:TAG`, `ID` or `ID:TAG` means.
 
         Raises `NotFound`, or `InvalidState` while the template has no build that is ready.
@@ -228,8 +231,8 @@ class Catalogue:
             self._templates[template] = replace(found, spawned=found.spawned + 1, last_spawned=time.time())
             self._spawned.add(template)
 
-    def _visible(self, template: Template, tenant: str) -> bool:
-        return template.public or template.tenant in (tenant, None)
+    def _visible(self, template: Template, tenant: str | None) -> bool:
+        return tenant is None or template.public or template.tenant in (tenant, None)
 
     def _tagged(self, identifier: str, tags: Mapping[str, str]) -> Template:
         template = self._templates[identifier]

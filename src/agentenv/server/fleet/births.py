@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentenv.errors import CapabilityError
+from agentenv.errors import CapabilityError, Unsupported
 from agentenv.node import NetworkRequest, Node, SandboxRequest
 from agentenv.sandbox import AsyncSandbox
 from agentenv.server.catalogue import Build
@@ -34,8 +34,13 @@ class Births:
         return await self._start(identifier, facts, image=None, snapshot=snapshot)
 
     def internet(self, rules: NetworkRules) -> bool:
-        """Whether the outside world can be reached under these rules. Raises `CapabilityError` where it is asked for and cannot be had."""
-        denied = any(entry in EVERYWHERE for entry in rules.deny_out) and not rules.allow_out
+        """Whether the outside world can be reached under these rules.
+
+        Raises `CapabilityError` where it is asked for and cannot be had, `Unsupported` for rules that this node cannot enforce.
+        """
+        denied = any(entry in EVERYWHERE for entry in rules.deny_out)
+        if rules.allow_out or any(entry not in EVERYWHERE for entry in rules.deny_out):
+            raise Unsupported("this server cannot yet allow or deny single destinations.", remedy="Allow the internet, or deny all of it.")
         wanted = self.ground.internet if rules.internet is None else rules.internet
         if rules.internet and not self.ground.capabilities.network:
             raise CapabilityError("this server can give sandboxes no network of their own.", remedy="Leave allow_internet_access out.")

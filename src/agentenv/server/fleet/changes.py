@@ -68,6 +68,7 @@ class Changes:
         resident.snapshot, resident.paused = kept.id, time.time()
         resident.pause_mode = "full" if memory else "filesystem"
         self.deadlines.stop(resident)
+        resident.by_wish_without_memory = not memory
         if not memory:
             await self._let_go(resident)
         await self.register.note(resident, State.PAUSED)
@@ -76,17 +77,21 @@ class Changes:
         lost = None if memory else "memory and processes"
         self.logbook.write(resident.id, "paused", reason=reason, keeps=resident.pause_mode, lost=lost)
 
-    async def resume(self, resident: Resident, timeout: float, reason: str) -> None:
-        """Lets it go on, or starts it anew from its files where its memory is not there any more.
+    async def resume(self, resident: Resident, timeout: float, reason: str, *, memory: bool = True) -> None:
+        """Lets it go on, or starts it anew from its files where its memory is not there any more, or is not wanted.
 
         Raises `InvalidState` unless it is paused, `QuotaExceeded`; then it stays paused.
         """
+        if resident.doom is not None:
+            raise NotFound(f"there is no sandbox {resident.id!r}.")
         if resident.state is not State.PAUSED:
             raise InvalidState(f"sandbox {resident.id} is not paused.")
         self.ledger.claim(self.access.tenant(resident.tenant), resident, State.RUNNING)
         kept, resident.state = resident.snapshot, State.RESUMING
         try:
             await self.register.note(resident, State.RESUMING)
+            if not memory and kept is not None:
+                await self._let_go(resident)
             if resident.handle is None:
                 resident.handle = await self._anew(resident)
                 lost: str | None = "memory and processes"

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
-from agentenv.errors import AgentEnvError, ConfigError, InfrastructureError, SandboxPaused
+from agentenv.errors import AgentEnvError, InfrastructureError, InvalidState, SandboxPaused, Unsupported
 from agentenv.monitoring.logs import logger
 from agentenv.node import Node
 from agentenv.sandbox import AsyncSandbox
 from agentenv.server.access import Access, Tenant
-from agentenv.server.access.keys import new_token
-from agentenv.server.catalogue import Catalogue, Chosen
+from agentenv.server.catalogue import Catalogue
 from agentenv.server.database import Database
 from agentenv.server.fleet.births import Births
+from agentenv.server.fleet.branches import Branches, Named
 from agentenv.server.fleet.changes import Changes
+from agentenv.server.fleet.creating import Creating, check_timeout, same_reach
 from agentenv.server.fleet.deadlines import Deadlines
+from agentenv.server.fleet.gauges import Gauges, Sample
 from agentenv.server.fleet.ground import Ground
-from agentenv.server.fleet.ledger import Ledger
+from agentenv.server.fleet.housekeeping import Housekeeping
+from agentenv.server.fleet.ledger import Charge, Ledger
 from agentenv.server.fleet.logbook import Logbook
-from agentenv.server.fleet.records import Facts, SandboxView, State, Wish
-from agentenv.server.fleet.register import Register
+from agentenv.server.fleet.pools import Pools
+from agentenv.server.fleet.records import NetworkRules, SandboxView, State, Wish
+from agentenv.server.fleet.recovery import recover
+from agentenv.server.fleet.register import Ended, Register
+from agentenv.server.fleet.repeats import Repeats
 from agentenv.server.fleet.resident import Resident
 from agentenv.server.fleet.stored import Stored
 from agentenv.server.fleet.turnstile import Turnstile
@@ -46,38 +53,51 @@ class Fleet:
         self.ground = ground
         self.catalogue = catalogue
         self.logbook = Logbook(database)
-        self._settings = settings
-        self._access = access
-        self._register = Register(database)
-        self._ledger = Ledger(settings.capacity.sandboxes)
         capacity = settings.capacity
+        self._settings = settings
+        self._register = Register(database)
+        self._ledger = Ledger(capacity.sandboxes)
         self._turnstile = Turnstile(capacity.starting, capacity.queue, capacity.queue_timeout)
         self._births = Births(node, ground, settings.sandboxes.isolation)
-        self._deadlines = Deadlines(self._due)
-        self._stored = Stored(node, catalogue, self._register)
+        self._deadlines = Deadlines(lambda resident: self._in_background(self._expire(resident)))
+        stored = Stored(node, catalogue, self._register)
         self._changes = Changes(
-            node,
-            access,
-            self._register,
-            self._ledger,
-            self._turnstile,
-            self._births,
-            self._deadlines,
-            self.logbook,
-            self._stored,
+            node, access, self._register, self._ledger, self._turnstile, self._births, self._deadlines, self.logbook, stored
         )
+        repeats = Repeats(database, lambda identifier: self._register.get(identifier).view())
+        self._pools = Pools(settings.pools, lambda reference: self._creating.ready(reference))
+        self._creating = Creating(settings, self._changes, catalogue, repeats, self._pools)
+        self._branches = Branches(self._changes, catalogue)
+        history = settings.history
+        self._gauges = Gauges(lambda: self._register, interval=history.interval, samples=history.samples)
+        self._housekeeping = Housekeeping(self._changes, catalogue, database, repeats, settings.idle, history)
         self._tasks: set[asyncio.Task[None]] = set()
+        self.leaving = False
+        """Whether the server is ending and starts nothing more."""
 
     @classmethod
     async def open(
         cls, settings: ServerSettings, home: Path, ground: Ground, database: Database, access: Access, catalogue: Catalogue
     ) -> Fleet:
         """Opens the node in `home`, which ends what an earlier server left running, and takes over what that one kept."""
-        node = await Node.open(home)
-        return cls(settings, node, ground, database, access, catalogue)
+        fleet = cls(settings, await Node.open(home), ground, database, access, catalogue)
+        try:
+            await recover(fleet.node, fleet._register, fleet._ledger, catalogue, fleet.logbook, settings.public_domain)
+            await fleet._changes.stored.sweep()
+        except BaseException:
+            await fleet.close()
+            raise
+        fleet._pools.start()
+        fleet._gauges.start()
+        fleet._housekeeping.start()
+        return fleet
 
     async def close(self) -> None:
         """Ends every machine; paused sandboxes stay what they are."""
+        self.leaving = True
+        await self._housekeeping.close()
+        await self._gauges.close()
+        await self._pools.close()
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -88,30 +108,18 @@ class Fleet:
         await self.node.close()
         await self.logbook.close()
 
-    async def create(self, tenant: Tenant, wish: Wish) -> SandboxView:
-        """Starts a sandbox from a template.
+    # What clients ask for.
+
+    async def create(self, tenant: Tenant, wish: Wish, key: str | None = None) -> SandboxView:
+        """Starts a sandbox from a template; with an idempotency `key`, once however often it is called.
 
         Raises `NotFound` for an unknown template, `ConfigError` or `CapabilityError` for what cannot be had, `QuotaExceeded`, and what a
         start raises; nothing of it is left then.
         """
-        chosen = self.catalogue.choose(tenant.id, wish.template)
-        self._check_timeout(wish.timeout)
-        self._births.internet(wish.network)
-        resident = Resident(str(uuid.uuid4()), tenant.id, self._facts(wish, chosen), self._settings.public_domain)
-        self._ledger.claim(tenant, resident, State.RUNNING)
-        try:
-            async with self._turnstile.turn(tenant.id, wish.priority):
-                await self._register.plan(resident)
-                handle = await self._births.from_build(resident.id, resident.facts, chosen.build)
-            await self._changes.begin(resident, handle, wish.timeout)
-        except BaseException as error:
-            await self._changes.end(resident, f"it could not start: {error}")
-            raise
-        self.catalogue.spawned(chosen.template.id)
-        self.logbook.write(resident.id, "created", template=wish.template, machine=handle.id)
-        return resident.view()
+        self._require_staying()
+        return await self._creating.create(tenant, wish, key)
 
-    def list(self, tenant: Tenant) -> list[SandboxView]:
+    def all(self, tenant: Tenant) -> list[SandboxView]:
         """A tenant's sandboxes, the latest first."""
         mine = [resident.view() for resident in self._register if resident.tenant == tenant.id and resident.state is not State.CREATING]
         return sorted(mine, key=lambda view: (view.started, view.id), reverse=True)
@@ -119,6 +127,99 @@ class Fleet:
     def owned(self, tenant: Tenant, sandbox_id: str) -> SandboxView:
         """A tenant's sandbox. Raises `NotFound`."""
         return self._register.owned(tenant.id, sandbox_id).view()
+
+    async def past(self, tenant: Tenant, limit: int = 100) -> list[Ended]:
+        """A tenant's sandboxes that ended last, with the reasons."""
+        return await self._register.past(tenant.id, limit)
+
+    async def pause(self, tenant: Tenant, sandbox_id: str, *, memory: bool = True, reason: str = "it was asked for") -> SandboxView:
+        """Pauses a running sandbox. Raises `NotFound`, `InvalidState` when it is paused already."""
+        resident = self._register.owned(tenant.id, sandbox_id)
+        async with resident.lock:
+            await self._changes.pause(resident, reason, memory=memory)
+        return resident.view()
+
+    async def resume(self, tenant: Tenant, sandbox_id: str, timeout: float, *, memory: bool = True) -> SandboxView:
+        """Resumes a paused sandbox for `timeout` seconds; without `memory`, anew from its files.
+
+        Raises `NotFound`, `InvalidState` when it runs already, `QuotaExceeded`, what a start raises.
+        """
+        self._require_staying()
+        resident = self._register.owned(tenant.id, sandbox_id)
+        check_timeout(timeout, self._settings)
+        async with resident.lock:
+            await self._changes.resume(resident, timeout, "it was asked for", memory=memory)
+        return resident.view()
+
+    async def connect(self, tenant: Tenant, sandbox_id: str, timeout: float, *, memory: bool = True) -> tuple[SandboxView, bool]:
+        """A sandbox that runs for at least `timeout` seconds more, resumed where it was paused; and whether it was.
+
+        Raises what `resume` raises.
+        """
+        self._require_staying()
+        resident = self._register.owned(tenant.id, sandbox_id)
+        check_timeout(timeout, self._settings)
+        async with resident.lock:
+            resumed = resident.state is State.PAUSED
+            if resumed:
+                await self._changes.resume(resident, timeout, "a client connected", memory=memory)
+            else:
+                self._register.owned(tenant.id, sandbox_id)  # It may have ended while we waited.
+                self._deadlines.grant(resident, timeout, only_more=True)
+        return resident.view(), resumed
+
+    def set_timeout(self, tenant: Tenant, sandbox_id: str, timeout: float, *, only_more: bool = False) -> SandboxView:
+        """Its time ends `timeout` seconds from now; nothing happens to a paused one. Raises `NotFound`, `ConfigError`."""
+        resident = self._register.owned(tenant.id, sandbox_id)
+        check_timeout(timeout, self._settings)
+        if resident.state is not State.PAUSED:
+            self._deadlines.grant(resident, timeout, only_more=only_more)
+        return resident.view()
+
+    async def set_network(self, tenant: Tenant, sandbox_id: str, rules: NetworkRules) -> SandboxView:
+        """Replaces what a running sandbox may reach. Raises `NotFound`, `InvalidState` while it is paused, `Unsupported`."""
+        resident = self._register.owned(tenant.id, sandbox_id)
+        async with resident.lock:
+            if resident.state is not State.RUNNING:
+                raise InvalidState(f"sandbox {resident.id} is paused.", remedy="Resume or connect to it first.")
+            after = same_reach(resident.facts.network, rules)
+            if self._births.internet(after) != self._births.internet(resident.facts.network):
+                raise Unsupported(
+                    "the network of a running sandbox cannot be switched on or off here.", remedy="Say at its creation what it may reach."
+                )
+            resident.facts = replace(resident.facts, network=after)
+            await self._changes.register.note(resident, State.RUNNING)
+        return resident.view()
+
+    async def kill(self, tenant: Tenant, sandbox_id: str, *, reason: str = "it was asked for") -> None:
+        """Ends a sandbox in whatever state. Raises `NotFound`."""
+        await self._changes.end(self._register.owned(tenant.id, sandbox_id), reason)
+
+    async def fork(self, tenant: Tenant, sandbox_id: str, count: int, timeout: float) -> list[SandboxView | AgentEnvError]:
+        """Starts `count` sandboxes with what a running one has now; for each either the sandbox or why it did not start.
+
+        Raises `NotFound`, `InvalidState` while it is paused, what a capture raises.
+        """
+        self._require_staying()
+        check_timeout(timeout, self._settings)
+        return await self._branches.fork(tenant, self._register.owned(tenant.id, sandbox_id), count, timeout)
+
+    async def snapshot(self, tenant: Tenant, sandbox_id: str, name: str | None = None) -> Named:
+        """Keeps what a sandbox has now, so that others can start from it; it outlives the sandbox.
+
+        `name` may carry a `:tag`; a snapshot that has the name gets one more build. Raises `NotFound`, `ConfigError`, `InvalidState`,
+        `QuotaExceeded`, `StorageFull`.
+        """
+        return await self._branches.snapshot(tenant, self._register.owned(tenant.id, sandbox_id), name)
+
+    async def samples(self, tenant: Tenant, sandbox_id: str) -> list[Sample]:
+        """What a sandbox used, the oldest first; at least one measurement where it runs. Raises `NotFound`."""
+        resident = self._register.owned(tenant.id, sandbox_id)
+        if not self._gauges.history(resident.id):
+            await self._gauges.now(resident)
+        return self._gauges.history(resident.id)
+
+    # What the in-sandbox API, the proxy, builds and the dashboard need.
 
     def record(self, sandbox_id: str) -> SandboxView:
         """The sandbox with that id, whoever's it is. Raises `NotFound`."""
@@ -144,74 +245,61 @@ class Fleet:
         assert resident.handle is not None
         return resident.handle
 
-    async def pause(self, tenant: Tenant, sandbox_id: str, *, memory: bool = True) -> SandboxView:
-        """Pauses a running sandbox. Raises `NotFound`, `InvalidState` when it is paused already."""
-        resident = self._register.owned(tenant.id, sandbox_id)
-        async with resident.lock:
-            await self._changes.pause(resident, "it was asked for", memory=memory)
-        return resident.view()
+    async def discard(self, snapshots: Iterable[str]) -> None:
+        """Removes snapshots of the node that no template and no paused sandbox needs any more."""
+        for snapshot in snapshots:
+            await self._changes.stored.discard(snapshot)
 
-    async def resume(self, tenant: Tenant, sandbox_id: str, timeout: float) -> SandboxView:
-        """Resumes a paused sandbox for `timeout` seconds. Raises `NotFound`, `InvalidState` when it runs already."""
-        resident = self._register.owned(tenant.id, sandbox_id)
-        self._check_timeout(timeout)
-        async with resident.lock:
-            await self._changes.resume(resident, timeout, "it was asked for")
-        return resident.view()
+    def usage_of(self, tenant: Tenant) -> Charge:
+        """What a tenant has at the moment, as its quotas count."""
+        return self._ledger.total(tenant.id)
 
-    async def connect(self, tenant: Tenant, sandbox_id: str, timeout: float) -> tuple[SandboxView, bool]:
-        """A sandbox that runs for at least `timeout` seconds more, resumed where it was paused; and whether it was. Raises `NotFound`."""
-        resident = self._register.owned(tenant.id, sandbox_id)
-        self._check_timeout(timeout)
-        async with resident.lock:
-            resumed = resident.state is State.PAUSED
-            if resumed:
-                await self._changes.resume(resident, timeout, "a client connected")
-            else:
-                self._deadlines.grant(resident, timeout, only_more=True)
-        return resident.view(), resumed
+    def count(self) -> dict[str, int]:
+        """How many sandboxes there are of all tenants, by state; how many starts are under way and wait; how many machines are ready."""
+        states = [resident.state for resident in self._register]
+        shown = {state.value: states.count(state) for state in State if state is not State.ENDED}
+        pooled = sum(self._pools.ready().values())
+        return shown | {"starting": self._turnstile.inside, "waiting": self._turnstile.waiting, "pooled": pooled}
 
-    def set_timeout(self, tenant: Tenant, sandbox_id: str, timeout: float, *, only_more: bool = False) -> SandboxView:
-        """Its time ends `timeout` seconds from now; nothing happens to a paused one. Raises `NotFound`, `ConfigError`."""
-        resident = self._register.owned(tenant.id, sandbox_id)
-        self._check_timeout(timeout)
-        if resident.state is State.RUNNING:
-            self._deadlines.grant(resident, timeout, only_more=only_more)
-        return resident.view()
+    # The end of the server.
 
-    async def kill(self, tenant: Tenant, sandbox_id: str) -> None:
-        """Ends a sandbox in whatever state. Raises `NotFound`."""
-        await self._changes.end(self._register.owned(tenant.id, sandbox_id), "it was asked for")
+    async def leave(self, policy: Literal["drain", "persist", "kill"], grace: float) -> None:
+        """Starts nothing more, and brings all running sandboxes to where they can be left; see `ShutdownSettings`."""
+        self.leaving = True
+        if policy == "drain":
+            await self._drained(grace)
+        running = [resident for resident in self._register if resident.state is not State.PAUSED]
+        if policy == "kill":
+            await asyncio.gather(*(self._changes.end(resident, "the server ended") for resident in running))
+        else:
+            turns = asyncio.Semaphore(self._settings.capacity.starting)
+            await asyncio.gather(*(self._persist(resident, turns) for resident in running))
 
-    def _facts(self, wish: Wish, chosen: Chosen) -> Facts:
-        recipe = chosen.build.recipe
-        return Facts(
-            template=chosen.template.id,
-            build=chosen.build.id,
-            alias=chosen.template.name,
-            envd_token=new_token(),
-            traffic_token=new_token(),
-            timeout=wish.timeout,
-            lifecycle=wish.lifecycle,
-            network=wish.network,
-            resources=self.ground.limits(wish.resources, recipe.resources),
-            metadata=dict(wish.metadata),
-            env={**recipe.env, **wish.env},
-            user=recipe.user,
-            cwd=recipe.cwd,
-        )
+    async def _drained(self, grace: float) -> None:
+        try:
+            async with asyncio.timeout(grace):
+                while waiting := [one.watch for one in self._register if one.state is not State.PAUSED and one.watch is not None]:
+                    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            return
+
+    async def _persist(self, resident: Resident, turns: asyncio.Semaphore) -> None:
+        async with turns, resident.lock:
+            if resident.state is State.RUNNING:
+                try:
+                    await self._changes.pause(resident, "the server ends")
+                except AgentEnvError as error:
+                    _log.error("server.not_persisted", sandbox=resident.id, error=str(error))
 
     async def _wake(self, resident: Resident) -> None:
+        self._require_staying()
         async with resident.lock:
             if resident.state is State.RUNNING:
                 return
-            lost_by_wish = resident.pause_mode == "filesystem" and not resident.facts.lifecycle.pause_memory
-            if not resident.facts.lifecycle.auto_resume or lost_by_wish:
+            lifecycle = resident.facts.lifecycle
+            if not lifecycle.auto_resume or resident.by_wish_without_memory:
                 raise SandboxPaused(f"sandbox {resident.id} is paused.", remedy="Resume or connect to it first.")
             await self._changes.resume(resident, resident.facts.timeout, "traffic came for it")
-
-    def _due(self, resident: Resident) -> None:
-        self._in_background(self._expire(resident))
 
     async def _expire(self, resident: Resident) -> None:
         async with resident.lock:
@@ -227,18 +315,17 @@ class Fleet:
             except InfrastructureError as error:
                 await self._changes.end(resident, f"{reason}, and it could not be paused: {error}")
 
-    def _in_background(self, work: object) -> None:
+    def _in_background(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(self._guarded(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _guarded(self, work: object) -> None:
+    async def _guarded(self, work: Coroutine[object, object, None]) -> None:
         try:
-            await work  # type: ignore[misc]
+            await work
         except AgentEnvError as error:
             _log.error("server.background_failed", error=str(error))
 
-    def _check_timeout(self, seconds: float) -> None:
-        longest = self._settings.sandboxes.longest_timeout
-        if not 0 <= seconds <= longest:
-            raise ConfigError(f"{seconds:g} seconds are no timeout here", key="timeout", remedy=f"Ask for 0 to {longest:g}.")
+    def _require_staying(self) -> None:
+        if self.leaving:
+            raise InfrastructureError("the server is ending and starts nothing more.", remedy="Try again in a moment.")

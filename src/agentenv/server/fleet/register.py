@@ -73,7 +73,7 @@ class Register:
             await session.execute(
                 wanted.values(
                     state=state.value,
-                    facts=resident.facts.to_json() | {"pause_mode": resident.pause_mode},
+                    facts=resident.facts.to_json() | {"pause_mode": resident.pause_mode, "without_memory": resident.by_wish_without_memory},
                     snapshot=resident.snapshot,
                     machine=machine,
                     started=resident.started,
@@ -105,7 +105,7 @@ class Register:
 def restored(row: SandboxRow, domain: str) -> Resident:
     """A paused sandbox as its row tells it."""
     facts = dict(row.facts)
-    mode = facts.pop("pause_mode", None)
+    mode, without_memory = facts.pop("pause_mode", None), facts.pop("without_memory", False)
     return Resident(
         row.id,
         row.tenant,
@@ -114,6 +114,7 @@ def restored(row: SandboxRow, domain: str) -> Resident:
         state=State.PAUSED,
         snapshot=row.snapshot,
         pause_mode=mode,
+        by_wish_without_memory=without_memory,
         started=row.started,
         paused=row.paused,
     )
