@@ -273,3 +273,8 @@ class AsyncSandbox:
 
 Forked = list[AsyncSandbox | AgentEnvError]
 """What a fork gives: for each child its handle, or why it did not start."""
+
+
+def link_of(sandbox: AsyncSandbox) -> Link:
+    """The connection behind a handle, for code that speaks to the agent itself; valid in the loop that the handle lives in."""
+    return sandbox._link
