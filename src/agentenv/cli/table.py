@@ -19,6 +19,7 @@ class Entry(NamedTuple):
 
 _SANDBOXES = "Sandboxes"
 _TRAINING = "Training"
+_SERVER = "Servers"
 _MACHINE = "This machine"
 
 COMMANDS: dict[str, Entry] = {
@@ -39,6 +40,12 @@ COMMANDS: dict[str, Entry] = {
     "monitor": Entry("agentenv.cli.monitor:monitor", "Watches a training, live or after the fact.", _TRAINING),
     "runs": Entry("agentenv.cli.runs:app", "Lists trainings and shows one.", _TRAINING),
     "config": Entry("agentenv.cli.config:app", "Checks and explains configuration files.", _TRAINING),
+    "serve": Entry("agentenv.cli.serve:app", "Turns this machine into a server for many trainers.", _SERVER),
+    "login": Entry("agentenv.cli.login:login", "Notes which server to talk to, and with what key.", _SERVER),
+    "logout": Entry("agentenv.cli.login:logout", "Forgets the server and its key.", _SERVER),
+    "keys": Entry("agentenv.cli.keys:keys_app", "Lists, makes and ends API keys of a server.", _SERVER),
+    "tenants": Entry("agentenv.cli.keys:tenants_app", "Lists, makes, limits and removes tenants of a server.", _SERVER),
+    "gc": Entry("agentenv.cli.gc:gc", "Removes what nothing needs any more.", _MACHINE),
     "bench": Entry("agentenv.cli.bench:bench", "Measures speed and memory against references of the same run.", _MACHINE),
     "setup": Entry("agentenv.cli.setup:setup", "Fetches the programs and kernels that the stronger walls need.", _MACHINE),
     "doctor": Entry("agentenv.cli.doctor:doctor", "Says what works on this machine, what does not, and how to mend it.", _MACHINE),

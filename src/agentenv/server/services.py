@@ -11,6 +11,7 @@ from typing import Annotated, cast
 from fastapi import Depends, Request
 from starlette.datastructures import Headers
 
+from agentenv.errors import Forbidden
 from agentenv.server.access import Access, Principal, Quotas, Role
 from agentenv.server.catalogue import Catalogue
 from agentenv.server.database import Database
@@ -84,8 +85,16 @@ def operator(principal: Annotated[Principal, Depends(authenticated)]) -> Princip
     return principal
 
 
+def overseer(principal: Annotated[Principal, Depends(authenticated)]) -> Principal:
+    """Who asks, for a route that only looks at the whole server: `principal: Overseer`."""
+    if not principal.oversees:
+        raise Forbidden("this is for the operator of the server.", remedy="Use a key of the operator's tenant.")
+    return principal
+
+
 Given = Annotated[Services, Depends(services_of)]
 Reader = Annotated[Principal, Depends(authenticated)]
 User = Annotated[Principal, Depends(user)]
 Administrator = Annotated[Principal, Depends(administrator)]
+Overseer = Annotated[Principal, Depends(overseer)]
 Operator = Annotated[Principal, Depends(operator)]

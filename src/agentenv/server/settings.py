@@ -77,6 +77,8 @@ class IdleSettings(Section):
     """A running sandbox that nobody has used for so long is paused."""
     remove_after: Duration | None = 30 * 24 * 3600.0
     """A sandbox that has been paused for so long is removed."""
+    lease: Duration = 60.0
+    """The sandboxes of a client of AgentENV's own handle end when it has not been heard of for so long."""
 
 
 class QuotaSettings(Section):

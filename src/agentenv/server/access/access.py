@@ -31,6 +31,7 @@ class Key:
     role: Role
     digest: bytes
     mask: str
+    length: int
     created: float
     last_used: float | None = None
 
@@ -116,17 +117,16 @@ class Access:
         """Makes a tenant. Raises `InvalidState` when the name is taken."""
         if any(tenant.name == name for tenant in self._tenants.values()):
             raise InvalidState(f"there is a tenant {name!r} already.", remedy="Choose another name.")
-        tenant = self._tenants[str(uuid.uuid4())] = Tenant("", name, operator, quotas)
-        identifier = next(known for known, other in self._tenants.items() if other is tenant)
-        tenant = replace(tenant, id=identifier)
+        tenant = Tenant(str(uuid.uuid4()), name, operator, quotas)
+        # Known at once, so that nobody takes the name while the database is written.
+        self._tenants[tenant.id] = tenant
         try:
             async with self._database.write() as session:
                 row = TenantRow(id=tenant.id, name=name, operator=operator, quotas=quotas.to_json(), created=time.time())
                 session.add(row)
         except BaseException:
-            del self._tenants[identifier]
+            del self._tenants[tenant.id]
             raise
-        self._tenants[identifier] = tenant
         return tenant
 
     async def set_quotas(self, tenant: Tenant, quotas: Quotas) -> Tenant:
@@ -162,7 +162,7 @@ class Access:
     async def create_key(self, tenant: Tenant, name: str, role: Role, *, secret: str | None = None) -> tuple[Key, str]:
         """Makes a key and returns it with its secret, which is kept nowhere."""
         secret = secret or keys.new_key()
-        key = Key(str(uuid.uuid4()), tenant.id, name, role, keys.digest(secret), keys.mask(secret), time.time())
+        key = Key(str(uuid.uuid4()), tenant.id, name, role, keys.digest(secret), keys.mask(secret), len(secret), time.time())
         async with self._database.write() as session:
             session.add(
                 KeyRow(
@@ -172,6 +172,7 @@ class Access:
                     role=role.value,
                     digest=key.digest,
                     mask=key.mask,
+                    length=key.length,
                     created=key.created,
                     last_used=None,
                 )
@@ -200,7 +201,7 @@ class Access:
             for tenant in await session.scalars(select(TenantRow)):
                 self._tenants[tenant.id] = Tenant(tenant.id, tenant.name, tenant.operator, Quotas(**tenant.quotas))
             for row in await session.scalars(select(KeyRow)):
-                self._keys[row.digest] = Key(row.id, row.tenant, row.name, Role(row.role), row.digest, row.mask, row.created, row.last_used)
+                self._keys[row.digest] = _key(row)
 
     async def _begin(self, home: Path, given_key: str | None, quotas: Quotas) -> None:
         if given_key is not None:
@@ -212,6 +213,11 @@ class Access:
         await self.create_key(tenant, "first", Role.ADMIN, secret=secret)
         if file is not None:
             self.first_key = FirstKey(secret, file)
+
+
+def _key(row: KeyRow) -> Key:
+    role = Role(row.role)
+    return Key(row.id, row.tenant, row.name, role, row.digest, row.mask, row.length, row.created, row.last_used)
 
 
 def _keep(secret: str, home: Path) -> Path:

@@ -68,6 +68,11 @@ class Principal:
         """Whether this key may administer the server."""
         return self.role is Role.ADMIN and self.tenant.operator
 
+    @property
+    def oversees(self) -> bool:
+        """Whether this key may look at what concerns the whole server."""
+        return self.tenant.operator
+
     def require(self, role: Role) -> None:
         """Raises `Forbidden` when the key's role does not reach `role`."""
         if self.role.rank < role.rank:

@@ -96,6 +96,10 @@ class Catalogue:
             raise InvalidState(f"template {template.name or template.id!r} has no build that is ready.", remedy="Wait for its build.")
         return Chosen(template, build, tag)
 
+    def around(self, build: Build) -> Chosen:
+        """A build that no template has, as one of `base`."""
+        return Chosen(self.find(None, BASE), build)
+
     def builds_of(self, template: Template) -> list[Build]:
         """A template's builds, the newest first."""
         mine = [build for build in self._builds.values() if build.template == template.id]
@@ -265,6 +269,13 @@ class Catalogue:
             await session.merge(TagRow(template=template, tag=DEFAULT_TAG, build=build.id, created=now))
         self._templates[template] = replace(fresh, tags={**fresh.tags, DEFAULT_TAG: build.id})
         self._builds[build.id] = build
+
+
+def loose(recipe: Recipe, *, image: str | None = None, snapshot: str | None = None) -> Build:
+    """A build that belongs to no template: from an image or a snapshot of the node."""
+    now = time.time()
+    identifier = str(uuid.uuid5(_BUILT_IN, f"image {image} snapshot {snapshot}"))
+    return Build(identifier, str(uuid.uuid5(_BUILT_IN, BASE)), "ready", image, snapshot, recipe, now, now, now)
 
 
 def check_name(name: str) -> None:

@@ -2,15 +2,17 @@
 
 from fastapi import FastAPI
 
-from agentenv.server.control import branching, health, history, lists, sandboxes
+from agentenv.server.control import administration, branching, health, history, keys, lists, nodes, sandboxes, unsupported
+from agentenv.server.control.auditing import Auditing
 from agentenv.server.services import Services
 
 
 def install(app: FastAPI, services: Services) -> None:
     """Adds the routes."""
     # Of two routes that fit, the first is taken: /sandboxes/metrics before /sandboxes/{sandboxID}.
-    for part in (health, history, lists, branching, sandboxes):
+    for part in (health, history, lists, branching, sandboxes, keys, administration, nodes, unsupported):
         app.include_router(part.router)
+    app.add_middleware(Auditing, services=services)
 
 
 __all__ = ["install"]

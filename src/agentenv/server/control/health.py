@@ -5,9 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 from sqlalchemy import text
+from starlette.responses import PlainTextResponse
 
 from agentenv.errors import InfrastructureError
-from agentenv.server.services import Given
+from agentenv.server.control.answers import FAULTS
+from agentenv.server.services import Given, Overseer
 from agentenv.version import __version__
 
 router = APIRouter(tags=["health"])
@@ -44,3 +46,9 @@ async def ready(services: Given, response: Response) -> Readiness:
         response.status_code = 503
         return Readiness(ready=False, reason=error.message)
     return Readiness(ready=True)
+
+
+@router.get("/metrics", responses=FAULTS, response_class=PlainTextResponse)
+async def metrics(services: Given, principal: Overseer) -> PlainTextResponse:
+    """Everything in Prometheus' text format; have Prometheus send an operator's key as a bearer token."""
+    return PlainTextResponse(services.fleet.telemetry.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

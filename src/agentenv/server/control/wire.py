@@ -21,6 +21,9 @@ from agentenv.server.fleet import Lifecycle, NetworkRules, SandboxView, State, W
 CLIENT = "agentenv"
 """The `clientID` of every sandbox: E2B's clients want one and use it for nothing."""
 
+FAR = 24 * 3600.0
+"""Seconds after its start that are shown as the end of a sandbox without one."""
+
 Seconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Texts = Annotated[dict[str, str], Field(max_length=1000)]
 Priority = Annotated[int, Field(ge=-100, le=100)]
@@ -308,7 +311,7 @@ def moment(seconds: float) -> datetime:
 def _common(view: SandboxView) -> dict[str, Any]:
     limits = view.resources
     # A paused sandbox has no end; E2B's clients want a time nevertheless.
-    end = view.end if view.end is not None and view.state is not State.PAUSED else view.started + view.timeout
+    end = view.end if view.end is not None and view.state is not State.PAUSED else view.started + (view.timeout or FAR)
     return {
         "templateID": view.template,
         "sandboxID": view.id,

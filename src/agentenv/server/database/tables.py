@@ -49,6 +49,7 @@ class KeyRow(Base):
     role: Mapped[str] = mapped_column(String(16))
     digest: Mapped[bytes] = mapped_column(LargeBinary(32), unique=True)
     mask: Mapped[str] = mapped_column(String(64))
+    length: Mapped[int]
     created: Mapped[float]
     last_used: Mapped[float | None]
 

@@ -32,7 +32,7 @@ class Branches:
     changes: Changes
     catalogue: Catalogue
 
-    async def fork(self, tenant: Tenant, source: Resident, count: int, timeout: float) -> list[SandboxView | AgentEnvError]:
+    async def fork(self, tenant: Tenant, source: Resident, count: int, timeout: float | None) -> list[SandboxView | AgentEnvError]:
         """See `Fleet.fork`."""
         async with source.lock:
             handle = self._running(source)
@@ -48,7 +48,7 @@ class Branches:
                         born = await handle.fork(len(granted))
                 except BaseException as error:
                     for child in granted:
-                        await self.changes.end(child, f"the fork failed: {error}")
+                        await self.changes.end(child, f"the fork failed: {error}", "failed")
                     raise
                 for child, one in zip(granted, born, strict=True):
                     outcomes[child.id] = await self._begun(child, one, timeout)
@@ -109,16 +109,16 @@ class Branches:
             return False
         return True
 
-    async def _begun(self, child: Resident, born: AsyncSandbox | AgentEnvError, timeout: float) -> SandboxView | AgentEnvError:
+    async def _begun(self, child: Resident, born: AsyncSandbox | AgentEnvError, timeout: float | None) -> SandboxView | AgentEnvError:
         if isinstance(born, AgentEnvError):
-            await self.changes.end(child, f"it could not start: {born}")
+            await self.changes.end(child, f"it could not start: {born}", "failed")
             return born
         machine = self.changes.node.get(born.id)
         machine.request = replace(machine.request, metadata={MARK: child.id})
         try:
             await self.changes.begin(child, born, timeout)
         except AgentEnvError as error:
-            await self.changes.end(child, f"it could not start: {error}")
+            await self.changes.end(child, f"it could not start: {error}", "failed")
             return error
         self.changes.logbook.write(child.id, "forked from another sandbox", parent=child.facts.parent, machine=born.id)
         return child.view()

@@ -22,6 +22,7 @@ from agentenv.server.fleet.records import State
 from agentenv.server.fleet.register import Register
 from agentenv.server.fleet.resident import Resident
 from agentenv.server.fleet.stored import Stored
+from agentenv.server.fleet.telemetry import Cause, Telemetry
 from agentenv.server.fleet.turnstile import Turnstile
 
 
@@ -38,8 +39,9 @@ class Changes:
     deadlines: Deadlines
     logbook: Logbook
     stored: Stored
+    telemetry: Telemetry
 
-    async def begin(self, resident: Resident, handle: AsyncSandbox, timeout: float) -> None:
+    async def begin(self, resident: Resident, handle: AsyncSandbox, timeout: float | None) -> None:
         """A machine runs for it: from now on it is there for everybody. On failure the machine is ended."""
         resident.handle = handle
         try:
@@ -48,6 +50,7 @@ class Changes:
             resident.handle = None
             await handle.kill()
             raise
+        self.telemetry.up(handle.timings)
         self._runs(resident, timeout)
 
     async def pause(self, resident: Resident, reason: str, *, memory: bool = True) -> None:
@@ -77,7 +80,7 @@ class Changes:
         lost = None if memory else "memory and processes"
         self.logbook.write(resident.id, "paused", reason=reason, keeps=resident.pause_mode, lost=lost)
 
-    async def resume(self, resident: Resident, timeout: float, reason: str, *, memory: bool = True) -> None:
+    async def resume(self, resident: Resident, timeout: float | None, reason: str, *, memory: bool = True) -> None:
         """Lets it go on, or starts it anew from its files where its memory is not there any more, or is not wanted.
 
         Raises `InvalidState` unless it is paused, `QuotaExceeded`; then it stays paused.
@@ -110,13 +113,14 @@ class Changes:
         if kept is not None:
             await self.stored.discard(kept)
 
-    async def end(self, resident: Resident, reason: str) -> None:
+    async def end(self, resident: Resident, reason: str, cause: Cause = "asked") -> None:
         """Ends it for good and frees what it held. Idempotent; the first reason counts."""
         if resident.doom is not None:
             return
         resident.doom = reason
         self.deadlines.stop(resident)
         self.logbook.write(resident.id, "ended", reason=reason)
+        self.telemetry.down(resident.id, cause)
         handle, kept = resident.handle, resident.snapshot
         try:
             await self.register.end(resident, reason)
@@ -127,7 +131,7 @@ class Changes:
         if kept is not None:
             await self.stored.discard(kept)
 
-    def _runs(self, resident: Resident, timeout: float) -> None:
+    def _runs(self, resident: Resident, timeout: float | None) -> None:
         assert resident.handle is not None
         resident.state = State.RUNNING
         resident.used = time.monotonic()
@@ -142,7 +146,7 @@ class Changes:
         await machine.wait()
         if resident.handle is handle and resident.doom is None:
             failure = machine.failure
-            await self.end(resident, failure.message if failure else "its machine was ended from outside the server")
+            await self.end(resident, failure.message if failure else "its machine was ended from outside the server", "died")
 
     async def _anew(self, resident: Resident) -> AsyncSandbox:
         if resident.snapshot is None:

@@ -52,7 +52,7 @@ class Creating:
             return Ready(self._sort(facts, chosen.build), await self.changes.births.from_build(POOLS_TENANT, facts, chosen.build))
 
     async def _create(self, tenant: Tenant, wish: Wish, identifier: str) -> SandboxView:
-        chosen = self.catalogue.choose(tenant.id, wish.template)
+        chosen = self.catalogue.choose(tenant.id, wish.template) if wish.source is None else self.catalogue.around(wish.source)
         check_timeout(wish.timeout, self.settings)
         self.changes.births.internet(wish.network)
         facts = _facts(wish, chosen, self._limits(wish, chosen.build))
@@ -62,7 +62,7 @@ class Creating:
             handle = await self._machine(resident, chosen.build, wish.priority)
             await self.changes.begin(resident, handle, wish.timeout)
         except BaseException as error:
-            await self.changes.end(resident, f"it could not start: {error}")
+            await self.changes.end(resident, f"it could not start: {error}", "failed")
             raise
         self.catalogue.spawned(chosen.template.id)
         stages = ", ".join(f"{stage.name} {stage.seconds * 1000:.1f} ms" for stage in handle.timings)
@@ -93,10 +93,10 @@ class Creating:
         return Sort(build.id, (limits.cpu, limits.memory, limits.storage, limits.pids), internet)
 
 
-def check_timeout(seconds: float, settings: ServerSettings) -> None:
+def check_timeout(seconds: float | None, settings: ServerSettings) -> None:
     """Raises `ConfigError` for a time to live that is not granted here."""
     longest = settings.sandboxes.longest_timeout
-    if not 0 <= seconds <= longest:
+    if seconds is not None and not 0 <= seconds <= longest:
         raise ConfigError(f"{seconds:g} seconds are no timeout here", key="timeout", remedy=f"Ask for 0 to {longest:g}.")
 
 
@@ -120,7 +120,7 @@ def _facts(wish: Wish, chosen: Chosen, resources: Resources) -> Facts:
     )
 
 
-def forked(facts: Facts, parent: str, timeout: float) -> Facts:
+def forked(facts: Facts, parent: str, timeout: float | None) -> Facts:
     """What is true of a fork: the same but for its own tokens and time."""
     return replace(facts, parent=parent, timeout=timeout, envd_token=new_token(), traffic_token=new_token())
 

@@ -15,8 +15,11 @@ class Deadlines:
     def __init__(self, on_due: Callable[[Resident], None]) -> None:
         self._on_due = on_due
 
-    def grant(self, resident: Resident, seconds: float, *, only_more: bool = False) -> None:
-        """Its time ends `seconds` from now; with `only_more`, unless it would end later anyhow."""
+    def grant(self, resident: Resident, seconds: float | None, *, only_more: bool = False) -> None:
+        """Its time ends `seconds` from now (None: never); with `only_more`, unless it would end later anyhow."""
+        if seconds is None:
+            self.stop(resident)
+            return
         deadline = time.monotonic() + seconds
         if only_more and resident.deadline is not None and resident.deadline >= deadline:
             return

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Literal
 
-from agentenv.errors import AgentEnvError, InfrastructureError, InvalidState, SandboxPaused, Unsupported
+from agentenv.errors import AgentEnvError, InfrastructureError, InvalidState, NotFound, SandboxPaused, Unsupported
+from agentenv.isolation.contract import Resources
 from agentenv.monitoring.logs import logger
-from agentenv.node import Node
+from agentenv.node import Node, NodeSandbox
 from agentenv.sandbox import AsyncSandbox
 from agentenv.server.access import Access, Tenant
 from agentenv.server.catalogue import Catalogue
@@ -33,6 +35,7 @@ from agentenv.server.fleet.register import Ended, Register
 from agentenv.server.fleet.repeats import Repeats
 from agentenv.server.fleet.resident import Resident
 from agentenv.server.fleet.stored import Stored
+from agentenv.server.fleet.telemetry import Telemetry
 from agentenv.server.fleet.turnstile import Turnstile
 from agentenv.server.settings import ServerSettings
 
@@ -60,16 +63,27 @@ class Fleet:
         self._turnstile = Turnstile(capacity.starting, capacity.queue, capacity.queue_timeout)
         self._births = Births(node, ground, settings.sandboxes.isolation)
         self._deadlines = Deadlines(lambda resident: self._in_background(self._expire(resident)))
-        stored = Stored(node, catalogue, self._register)
+        self.telemetry = Telemetry(ground.backend, self.count)
+        self.opened = time.time()
+        self._stored = Stored(node, catalogue, self._register)
         self._changes = Changes(
-            node, access, self._register, self._ledger, self._turnstile, self._births, self._deadlines, self.logbook, stored
+            node,
+            access,
+            self._register,
+            self._ledger,
+            self._turnstile,
+            self._births,
+            self._deadlines,
+            self.logbook,
+            self._stored,
+            self.telemetry,
         )
         repeats = Repeats(database, lambda identifier: self._register.get(identifier).view())
         self._pools = Pools(settings.pools, lambda reference: self._creating.ready(reference))
         self._creating = Creating(settings, self._changes, catalogue, repeats, self._pools)
         self._branches = Branches(self._changes, catalogue)
         history = settings.history
-        self._gauges = Gauges(lambda: self._register, interval=history.interval, samples=history.samples)
+        self._gauges = Gauges(lambda: self._register, self.telemetry.uses, interval=history.interval, samples=history.samples)
         self._housekeeping = Housekeeping(self._changes, catalogue, database, repeats, settings.idle, history)
         self._tasks: set[asyncio.Task[None]] = set()
         self.leaving = False
@@ -139,7 +153,7 @@ class Fleet:
             await self._changes.pause(resident, reason, memory=memory)
         return resident.view()
 
-    async def resume(self, tenant: Tenant, sandbox_id: str, timeout: float, *, memory: bool = True) -> SandboxView:
+    async def resume(self, tenant: Tenant, sandbox_id: str, timeout: float | None, *, memory: bool = True) -> SandboxView:
         """Resumes a paused sandbox for `timeout` seconds; without `memory`, anew from its files.
 
         Raises `NotFound`, `InvalidState` when it runs already, `QuotaExceeded`, what a start raises.
@@ -168,8 +182,11 @@ class Fleet:
                 self._deadlines.grant(resident, timeout, only_more=True)
         return resident.view(), resumed
 
-    def set_timeout(self, tenant: Tenant, sandbox_id: str, timeout: float, *, only_more: bool = False) -> SandboxView:
-        """Its time ends `timeout` seconds from now; nothing happens to a paused one. Raises `NotFound`, `ConfigError`."""
+    def set_timeout(self, tenant: Tenant, sandbox_id: str, timeout: float | None, *, only_more: bool = False) -> SandboxView:
+        """Its time ends `timeout` seconds from now (None: never by itself); a paused one has no end anyhow.
+
+        Raises `NotFound`, `ConfigError`.
+        """
         resident = self._register.owned(tenant.id, sandbox_id)
         check_timeout(timeout, self._settings)
         if resident.state is not State.PAUSED:
@@ -191,11 +208,33 @@ class Fleet:
             await self._changes.register.note(resident, State.RUNNING)
         return resident.view()
 
+    async def resize(self, tenant: Tenant, sandbox_id: str, wanted: Resources) -> SandboxView:
+        """Changes the limits of a running sandbox; None in a field leaves that limit.
+
+        Raises `NotFound`, `InvalidState` while it is paused, `QuotaExceeded`, `CapabilityError`; then nothing has changed.
+        """
+        resident = self._register.owned(tenant.id, sandbox_id)
+        async with resident.lock:
+            machine = self.machine(resident.id)
+            if resident.state is not State.RUNNING or machine is None:
+                raise InvalidState(f"sandbox {resident.id} is paused.", remedy="Resume or connect to it first.")
+            before = resident.facts
+            resident.facts = replace(before, resources=self.ground.limits(wanted, before.resources))
+            try:
+                self._ledger.claim(tenant, resident, State.RUNNING)
+                await machine.resize(wanted)
+                await self._changes.register.note(resident, State.RUNNING)
+            except BaseException:
+                resident.facts = before
+                self._ledger.settle(resident)
+                raise
+        return resident.view()
+
     async def kill(self, tenant: Tenant, sandbox_id: str, *, reason: str = "it was asked for") -> None:
         """Ends a sandbox in whatever state. Raises `NotFound`."""
         await self._changes.end(self._register.owned(tenant.id, sandbox_id), reason)
 
-    async def fork(self, tenant: Tenant, sandbox_id: str, count: int, timeout: float) -> list[SandboxView | AgentEnvError]:
+    async def fork(self, tenant: Tenant, sandbox_id: str, count: int, timeout: float | None) -> list[SandboxView | AgentEnvError]:
         """Starts `count` sandboxes with what a running one has now; for each either the sandbox or why it did not start.
 
         Raises `NotFound`, `InvalidState` while it is paused, what a capture raises.
@@ -220,6 +259,19 @@ class Fleet:
         return self._gauges.history(resident.id)
 
     # What the in-sandbox API, the proxy, builds and the dashboard need.
+
+    def known(self, sandbox_id: str) -> bool:
+        """Whether there is a sandbox with that id, running or paused."""
+        try:
+            self._register.get(sandbox_id)
+        except NotFound:
+            return False
+        return True
+
+    def machine(self, sandbox_id: str) -> NodeSandbox | None:
+        """The node's side of the machine that a sandbox has now; None while it has none. Raises `NotFound`."""
+        handle = self._register.get(sandbox_id).handle
+        return None if handle is None else self.node.get(handle.id)
 
     def record(self, sandbox_id: str) -> SandboxView:
         """The sandbox with that id, whoever's it is. Raises `NotFound`."""
@@ -254,6 +306,17 @@ class Fleet:
         """What a tenant has at the moment, as its quotas count."""
         return self._ledger.total(tenant.id)
 
+    def given(self) -> Charge:
+        """What all tenants together have at the moment."""
+        return self._ledger.given()
+
+    async def collect_garbage(self) -> dict[str, int]:
+        """Removes what nothing needs any more; returns how many snapshots, layers, images and remains of dead owners, and their bytes."""
+        await self._housekeeping.tidy()
+        snapshots = await self._stored.sweep()
+        report = await self.node.collect_garbage()
+        return {"snapshots": snapshots} | asdict(report)
+
     def count(self) -> dict[str, int]:
         """How many sandboxes there are of all tenants, by state; how many starts are under way and wait; how many machines are ready."""
         states = [resident.state for resident in self._register]
@@ -270,7 +333,7 @@ class Fleet:
             await self._drained(grace)
         running = [resident for resident in self._register if resident.state is not State.PAUSED]
         if policy == "kill":
-            await asyncio.gather(*(self._changes.end(resident, "the server ended") for resident in running))
+            await asyncio.gather(*(self._changes.end(resident, "the server ended", "server") for resident in running))
         else:
             turns = asyncio.Semaphore(self._settings.capacity.starting)
             await asyncio.gather(*(self._persist(resident, turns) for resident in running))
@@ -308,12 +371,12 @@ class Fleet:
             reason = "its time was over"
             lifecycle = resident.facts.lifecycle
             if lifecycle.on_timeout == "kill":
-                await self._changes.end(resident, reason)
+                await self._changes.end(resident, reason, "timeout")
                 return
             try:
                 await self._changes.pause(resident, reason, memory=lifecycle.pause_memory)
             except InfrastructureError as error:
-                await self._changes.end(resident, f"{reason}, and it could not be paused: {error}")
+                await self._changes.end(resident, f"{reason}, and it could not be paused: {error}", "timeout")
 
     def _in_background(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(self._guarded(work))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from agentenv.errors import AgentEnvError
+from agentenv.isolation.contract import Usage
 from agentenv.server.fleet.records import State
 from agentenv.server.fleet.resident import Resident
 
@@ -66,10 +67,18 @@ class _Measured:
 
 
 class Gauges:
-    """Measures all that `residents` gives, from `start` to `close`."""
+    """Measures all that `residents` gives, from `start` to `close`; `on_sample` is told each sandbox's id and use."""
 
-    def __init__(self, residents: Callable[[], Iterable[Resident]], *, interval: float, samples: int) -> None:
+    def __init__(
+        self,
+        residents: Callable[[], Iterable[Resident]],
+        on_sample: Callable[[str, Usage], None],
+        *,
+        interval: float,
+        samples: int,
+    ) -> None:
         self._residents = residents
+        self._on_sample = on_sample
         self._interval = interval
         self._samples = samples
         self._measured: dict[str, _Measured] = {}
@@ -107,6 +116,7 @@ class Gauges:
         known.at, known.cpu_seconds = moment, spent
         sample = Sample(time.time(), cores, usage.memory or 0, usage.storage or 0, usage.processes or 0)
         known.history.add(sample)
+        self._on_sample(resident.id, usage)
         return sample
 
     async def _measure_all(self) -> None:

@@ -89,7 +89,7 @@ class Housekeeping:
         elif resident.state is State.PAUSED and remove_after is not None and _paused_for(resident) >= remove_after:
             async with resident.lock:
                 if resident.state is State.PAUSED:
-                    await self.changes.end(resident, f"it was paused for {format_duration(_paused_for(resident))}")
+                    await self.changes.end(resident, f"it was paused for {format_duration(_paused_for(resident))}", "idle")
 
     async def _safely(self, work: Awaitable[None]) -> None:
         try:

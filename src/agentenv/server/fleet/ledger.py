@@ -62,6 +62,10 @@ class Ledger:
         """What a tenant has."""
         return self._totals.get(tenant, Charge())
 
+    def given(self) -> Charge:
+        """What all tenants together have."""
+        return sum(self._totals.values(), Charge())
+
     def claim(self, tenant: Tenant, resident: Resident, state: State) -> None:
         """Charges what `resident` counts in `state`, if that is allowed. Raises `QuotaExceeded` and charges nothing if not."""
         wanted = charge_of(resident.facts.resources, state)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from agentenv.isolation.contract import Resources
+from agentenv.server.catalogue import Build
 
 ENVD_VERSION = "0.6.4"
 """The version of E2B's in-sandbox API (envd) that this server speaks; clients choose their calls by it."""
@@ -63,19 +64,22 @@ class NetworkRules:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """One wished-for sandbox.
+    """One wished-for sandbox, from a template, or from `source` where there is one.
 
-    `timeout` in seconds; of `resources`, None leaves a limit to the template; the higher `priority` starts first.
+    `timeout` in seconds, None where somebody else sees to its end; of `resources`, None leaves a limit to the template; the higher
+    `priority` starts first.
     """
 
     template: str
-    timeout: float = 300.0
+    timeout: float | None = 300.0
     lifecycle: Lifecycle = Lifecycle()
     network: NetworkRules = NetworkRules()
     metadata: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     resources: Resources = field(default_factory=lambda: Resources(pids=None))
     priority: int = 0
+    source: Build | None = None
+    """What it starts from, for parts of the server that have no template for it (`agentenv.server.catalogue.loose` makes one)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ class Facts:
     alias: str | None
     envd_token: str
     traffic_token: str
-    timeout: float
+    timeout: float | None
     lifecycle: Lifecycle
     network: NetworkRules
     resources: Resources
@@ -136,7 +140,7 @@ class SandboxView:
     domain: str
     started: float
     end: float | None
-    timeout: float
+    timeout: float | None
     lifecycle: Lifecycle
     network: NetworkRules
     resources: Resources
