@@ -17,6 +17,7 @@ from agentenv.errors import ConfigError, InfrastructureError
 from agentenv.monitoring.logs import logger
 from agentenv.server.access import FirstKey
 from agentenv.server.app import create_app
+from agentenv.server.nodeapi.tunnel import http_protocol
 from agentenv.server.services import Services, open_services
 from agentenv.server.settings import ServerSettings
 
@@ -56,6 +57,7 @@ async def listening(settings: ServerSettings, home: Path, *, given_key: str | No
         async with open_services(settings, home, given_key=given_key) as services:
             config = uvicorn.Config(
                 create_app(services),
+                http=http_protocol(services),
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -115,7 +117,8 @@ def _signals() -> _Asked:
 @contextmanager
 def _listener(settings: ServerSettings) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family)
+    # asyncio sends small answers at once only over sockets that say that they are TCP's, and accepted ones are what the listener is.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
