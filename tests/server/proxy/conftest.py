@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -67,6 +67,9 @@ class OneSandbox:
         if sandbox_id != SANDBOX_ID:
             raise NotFound(f"there is no sandbox {sandbox_id}.")
         return self.view
+
+    def whose_token(self, fits: Callable[[str], bool]) -> SandboxView | None:
+        return self.view if fits(self.view.envd_access_token) else None
 
     @contextmanager
     def in_use(self, sandbox_id: str) -> Iterator[None]:

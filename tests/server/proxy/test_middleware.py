@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+from e2b.sandbox.signature import get_signature
 from tests.server.proxy.conftest import PORT, SANDBOX_ID, TLS_PORT, WEBSOCKET_PORT, OneSandbox, to
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -161,6 +162,17 @@ async def test_envd_knows_the_sandbox(http: httpx.AsyncClient) -> None:
     assert (await http.get(f"/proxy/{SANDBOX_ID}/{ENVD}/envs", headers=TOKEN)).json()["FROM_VIEW"] == "yes"
     crossing = await http.options("/envs", headers=to(ENVD, origin="http://page", access_control_request_method="GET"))
     assert (crossing.status_code, crossing.headers["access-control-allow-origin"]) == (200, "*")
+
+
+async def test_a_signed_link_names_its_sandbox_by_the_signature(http: httpx.AsyncClient) -> None:
+    for operation, method in (("write", "POST"), ("read", "GET")):
+        signed = get_signature("~/linked", operation, None, "envd-token")  # type: ignore[arg-type]
+        link = {"path": "~/linked", "signature": signed["signature"]}
+        answer = await http.request(method, "/files", params=link, files={"file": b"by link"} if method == "POST" else None)
+        assert answer.status_code == 200, answer.text
+    assert answer.content == b"by link"
+    for changes in ({"path": "~/other"}, {"signature": "v1_x"}, {"signature_expiration": "soon"}):
+        assert (await http.get("/files", params=link | changes)).status_code == 400
 
 
 async def test_requests_that_name_no_sandbox(http: httpx.AsyncClient) -> None:

@@ -10,7 +10,7 @@ import base64
 import hashlib
 import hmac
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from agentenv.server.envd.connect import Code, ConnectError
@@ -52,14 +52,26 @@ def admit(token: str | None, method: str, path: str, headers: Mapping[str, str],
 
 def _check_link(token: str, query: Mapping[str, str], operation: Operation) -> None:
     """Raises `ConnectError` unless a link is signed for this very file."""
-    signed = query.get("signature")
-    if not signed:
+    if not query.get("signature"):
         raise ConnectError(Code.UNAUTHENTICATED, "this sandbox is secured: send its access token (X-Access-Token), or use a signed link")
-    expiration = _expiration(query.get("signature_expiration"))
-    if not same(signature(query.get("path", ""), operation, query.get("username", ""), token, expiration), signed):
+    if not _signed(token, operation, query):
         raise ConnectError(Code.UNAUTHENTICATED, "invalid signature: it does not belong to this file, operation, user and sandbox")
+    expiration = _expiration(query.get("signature_expiration"))
     if expiration is not None and expiration < time.time():
         raise ConnectError(Code.UNAUTHENTICATED, "signature is already expired")
+
+
+def signer(method: str, path: str, query: Mapping[str, str]) -> Callable[[str], bool] | None:
+    """Tells the token that a link is signed with; None for a request that is no signed link. Raises `ConnectError`."""
+    operation = _SIGNED.get((method, path))
+    if operation is None or not query.get("signature"):
+        return None
+    return lambda token: _signed(token, operation, query)
+
+
+def _signed(token: str, operation: Operation, query: Mapping[str, str]) -> bool:
+    expiration = _expiration(query.get("signature_expiration"))
+    return same(signature(query.get("path", ""), operation, query.get("username", ""), token, expiration), query["signature"])
 
 
 def _expiration(text: str | None) -> int | None:

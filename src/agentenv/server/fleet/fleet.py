@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -276,6 +276,10 @@ class Fleet:
     def record(self, sandbox_id: str) -> SandboxView:
         """The sandbox with that id, whoever's it is. Raises `NotFound`."""
         return self._register.get(sandbox_id).view()
+
+    def whose_token(self, fits: Callable[[str], bool]) -> SandboxView | None:
+        """The sandbox whose envd token `fits` accepts, whoever's it is."""
+        return next((resident.view() for resident in self._register if fits(resident.facts.envd_token)), None)
 
     @contextmanager
     def in_use(self, sandbox_id: str) -> Iterator[None]:

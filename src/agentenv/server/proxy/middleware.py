@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 from weakref import WeakKeyDictionary
@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentenv.errors import AgentEnvError, InvalidState, NotFound, SandboxDied, SandboxPaused
 from agentenv.sandbox import AsyncSandbox
-from agentenv.server.envd.admission import admit
+from agentenv.server.envd.admission import admit, signer
 from agentenv.server.envd.app import PORT as ENVD_PORT
 from agentenv.server.envd.app import Envd, query_of
 from agentenv.server.envd.connect import ConnectError
@@ -40,6 +40,8 @@ class Sandboxes(Protocol):
 
     async def running(self, sandbox_id: str) -> AsyncSandbox: ...
 
+    def whose_token(self, fits: Callable[[str], bool]) -> SandboxView | None: ...
+
 
 class SandboxProxy:
     """ASGI middleware around the server's own application `app`."""
@@ -59,17 +61,32 @@ class SandboxProxy:
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
         try:
-            target = find_target(headers, scope.get("raw_path") or scope["path"].encode(), self._domain)
+            target = self._target(headers, scope)
             if target is not None:
                 await self._serve(target, headers, scope, receive, send)
                 return
-        except NoTarget as error:
-            await send_answer(Answer(400, str(error)), scope, send)
-            return
         except Answer as answer:
             await send_answer(answer, scope, send)
             return
         await self._app(scope, receive, send)
+
+    def _target(self, headers: Mapping[str, str], scope: Scope) -> Target | None:
+        raw_path = scope.get("raw_path") or scope["path"].encode()
+        try:
+            return find_target(headers, raw_path, self._domain)
+        except NoTarget as error:
+            view = self._signed_for(scope)
+            if view is None:
+                raise Answer(400, str(error)) from error
+            return Target(view.id, ENVD_PORT, raw_path)
+
+    def _signed_for(self, scope: Scope) -> SandboxView | None:
+        """The sandbox of a link that names none. Where E2B_SANDBOX_URL is set, the SDKs sign links to files that lead to that URL alone."""
+        try:
+            fits = signer(scope.get("method", ""), scope["path"], query_of(scope))
+            return None if fits is None else self._sandboxes.whose_token(fits)
+        except ConnectError as error:
+            raise Answer(refusal_status(error), error.message) from error
 
     async def _serve(self, target: Target, headers: Mapping[str, str], scope: Scope, receive: Receive, send: Send) -> None:
         try:
