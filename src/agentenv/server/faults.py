@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -28,6 +29,7 @@ from agentenv.errors import (
     Unsupported,
 )
 from agentenv.monitoring.logs import logger
+from agentenv.node.control import describe
 
 STATUS: Mapping[type[AgentEnvError], int] = {
     AgentEnvError: 400,
@@ -66,8 +68,8 @@ def response_of(error: AgentEnvError) -> JSONResponse:
     """The whole answer for an error, with `Retry-After` where trying again later is worth it."""
     status = status_of(error)
     headers = {"Retry-After": str(error.retry_after)} if isinstance(error, QuotaExceeded) else None
-    # The kind travels along, so that our own client raises the same error again.
-    content = body_of(status, error.message) | {"type": type(error).__name__, "remedy": error.remedy}
+    # The kind and its facts travel along, so that our own client raises the same error again.
+    content = body_of(status, error.message) | msgspec.to_builtins(describe(error))
     return JSONResponse(content, status, headers)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import httpx
 import msgspec
@@ -75,6 +75,7 @@ class _Complaint(msgspec.Struct, frozen=True):
     message: str
     type: str | None = None
     remedy: str | None = None
+    fields: dict[str, Any] = {}
 
 
 def _fault(response: httpx.Response) -> AgentEnvError:
@@ -83,6 +84,6 @@ def _fault(response: httpx.Response) -> AgentEnvError:
     except msgspec.MsgspecError:
         said = _Complaint(response.text[:200] or response.reason_phrase)
     if said.type is not None:
-        return restored(Fault(said.type, said.message, said.remedy))
+        return restored(Fault(said.type, said.message, said.remedy, said.fields))
     kind = _BY_STATUS.get(response.status_code, InfrastructureError)
     return kind(f"the server answered {response.status_code} to {response.request.url}: {said.message}", remedy=said.remedy)
