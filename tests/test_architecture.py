@@ -20,6 +20,7 @@ FLOORS = [
     {"server"},
     {"train"},
     {"envs"},
+    {"templates"},
     {"sandbox"},
     {"node"},
     {"images"},

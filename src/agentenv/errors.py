@@ -226,6 +226,20 @@ class CommandTimeout(AgentEnvError):
         self.restarted = restarted
 
 
+class BuildFailed(AgentEnvError):
+    """A step of a template's build failed: which one (`step`, as it is written, `line` in `file`), and what it had printed (`output`)."""
+
+    def __init__(self, reason: str, *, step: str, file: str | None = None, line: int = 0, output: str = "", remedy: str | None = None) -> None:
+        where = f"{file}:{line}: " if file and line else ""
+        tail = output.strip()[-2000:]
+        super().__init__(f"{where}{step.splitlines()[0] if step else 'the build'}: {reason}{f': {tail}' if tail else ''}", remedy=remedy)
+        self.step = step
+        self.file = file
+        self.line = line
+        self.reason = reason
+        self.output = output
+
+
 class SandboxFileError(AgentEnvError):
     """A file operation in a sandbox failed; `code` is the errno's name, `path` the path in the sandbox."""
 

@@ -9,8 +9,11 @@ from pathlib import Path
 from agentenv.errors import CapabilityError, ConfigError, InfrastructureError, NotFound
 from agentenv.images import archive, debian, directory, host
 from agentenv.images.kept import Image, KeptImages, Progress
+from agentenv.images.layout import SYSTEM_PATH, tree_name
 from agentenv.images.oci import OciImages
-from agentenv.isolation.contract import RootFilesystem
+from agentenv.images.oci.accounts import finish
+from agentenv.isolation.contract import RootFilesystem, Tree
+from agentenv.isolation.overlay import Merged
 from agentenv.units import format_size, parse_size
 
 SCHEMES = (
@@ -20,6 +23,9 @@ SCHEMES = (
     "`docker-daemon:NAME` or `podman:NAME` (one of a daemon), "
     "`sha256:DIGEST` (one of `agentenv image ls`)"
 )
+SCRATCH = "scratch"
+"""Nothing but the places that a sandbox mounts something on, for builds."""
+
 QUOTA = "AGENTENV_IMAGE_QUOTA"
 
 
@@ -43,6 +49,9 @@ class ImageStore(KeptImages):
         scheme, _, rest = reference.partition(":")
         if reference == "host":
             return host.resolve(self)
+        if reference == SCRATCH:
+            root = self.obtain(SCRATCH, SCRATCH, lambda target: finish(Merged(()), "root", "/", target))
+            return RootFilesystem((Tree("/", tree_name("/"), (root,)),), SCRATCH, {"PATH": ":".join(SYSTEM_PATH)}, cwd="/")
         if reference == debian.NAME:
             return debian.resolve(self)
         if scheme == "dir" and rest:

@@ -54,6 +54,8 @@ class Branching:
         except NotFound as error:
             raise NotFound(f"snapshot {snapshot.label} cannot be used: {error.message}", remedy=error.remedy) from error
         _check_base(snapshot, image)
+        if snapshot.defaults is not None:
+            image = snapshot.defaults.applied_to(image)
         return Origin(image, self.layers.use(snapshot.layers), snapshot.id)
 
     async def snapshot(self, sandbox: NodeSandbox, name: str | None) -> Snapshot:
@@ -193,6 +195,7 @@ class Branching:
                 created=created_now(parent),
                 size=size,
                 metadata=dict(sandbox.request.metadata),
+                defaults=parent.defaults if parent else None,
             )
             await asyncio.to_thread(self.tree.add, snapshot)
             return snapshot

@@ -17,6 +17,7 @@ from agentenv.guest.errors import AgentFailure
 from agentenv.isolation.contract import Resources, Timeouts, Usage
 from agentenv.node import NetworkRequest, Node, SandboxRequest
 from agentenv.node.snapshots import Snapshot
+from agentenv.node.templates import SCHEME
 from agentenv.sandbox.attached import attach
 from agentenv.sandbox.commands import AsyncCommands
 from agentenv.sandbox.files import AsyncFiles
@@ -27,6 +28,7 @@ from agentenv.sandbox.pty import AsyncPty
 from agentenv.sandbox.results import SandboxInfo, Transfer
 from agentenv.sandbox.runtime import default_node
 from agentenv.sandbox.shell import AsyncShell
+from agentenv.sandbox.startup import run_startup
 from agentenv.sandbox.wishes import network_request, resources_of
 
 
@@ -63,7 +65,8 @@ class AsyncSandbox:
     ) -> AsyncSandbox:
         """Starts a sandbox and returns when its agent answers.
 
-        `image`: `host` (this machine's programs), `dir:PATH` or `tar:PATH`; with `snapshot` (its name, id, or itself) the snapshot's.
+        `image`: `host` (this machine's programs), `debian`, `REGISTRY/NAME:TAG`, `template:NAME`, `dir:PATH`, … (docs/images.md); with
+        `snapshot` (its name, id, or itself) the snapshot's. A template's start command runs, and is ready, when this returns.
         `isolation`: a backend's name, or `auto` for the strongest usable. `resources`: limits, as `Resources` or a mapping such as
         `{"cpu": 2, "memory": "4GB"}`. `network`: False (loopback only), True, or `{"enabled": True, "ports": [8080]}`.
         `env` is every process's. `timeout`: the sandbox's lifetime in seconds (None: no end but this process's). `timeouts`: for its start
@@ -83,7 +86,10 @@ class AsyncSandbox:
             timeouts=timeouts or Timeouts(),
         )
         owner = node or await default_node()
-        return cls(await owner.create(request), owner)
+        sandbox = cls(await owner.create(request), owner)
+        if image.startswith(SCHEME) and snapshot is None:
+            await sandbox._start_template(image)
+        return sandbox
 
     @classmethod
     async def connect(cls, sandbox_id: str, *, node: Node | None = None) -> AsyncSandbox:
@@ -248,6 +254,16 @@ class AsyncSandbox:
         await self._host.kill()
         self._link.disconnect(InvalidState(f"sandbox {self.id} was ended while this ran in it."))
         return alive
+
+    async def _start_template(self, reference: str) -> None:
+        """Runs what the template's sandboxes run; where that fails, the sandbox ends."""
+        try:
+            startup = (await asyncio.to_thread(self._node.templates.find, reference)).startup
+            if not startup.running:
+                await run_startup(self._commands, startup)
+        except BaseException:
+            await self.kill()
+            raise
 
     async def __aenter__(self) -> AsyncSandbox:
         return self

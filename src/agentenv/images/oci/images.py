@@ -80,9 +80,9 @@ class OciImages:
         run = config_of(facts).config or RunConfig()
         lowers = (*([top] if any(top.iterdir()) else []), *_seen(layers))
         env = dict(entry.partition("=")[::2] for entry in run.env or ())
-        cwd = run.working_dir or ("/root" if not run.user or run.user.partition(":")[0] in ("root", "0") else "/")
+        tree = Tree("/", tree_name("/"), lowers)
         return RootFilesystem(
-            (Tree("/", tree_name("/"), lowers),), facts["reference"], {"PATH": ":".join(SYSTEM_PATH), **env}, run.user or "root", cwd
+            (tree,), facts["reference"], {"PATH": ":".join(SYSTEM_PATH), **env}, run.user or "root", run.working_dir or "/"
         )
 
     def sweep(self) -> None:
