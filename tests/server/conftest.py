@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import asyncpg
 import httpx
 import pytest
+from tests.server.postgres import needs_postgres, private_cluster
 
 from agentenv.server.access import Access, Quotas, Role, Tenant
+from agentenv.server.database import Database
 from agentenv.server.fleet import Fleet
 from agentenv.server.serve import Listening, listening
 from agentenv.server.services import Services
@@ -102,13 +105,19 @@ class ServerThread:
 StartServer = Callable[..., RunningServer]
 
 
+@pytest.fixture(scope="session")
+def server_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An AGENTENV_HOME for servers of single tests: making the image `host` anew for each of them would take the longest."""
+    return tmp_path_factory.mktemp("servers") / "home"
+
+
 @pytest.fixture
-def start_server(tmp_path: Path) -> Iterator[StartServer]:
-    """Starts servers with settings of the test's own, one after the other in one home, and ends what is still running at the end."""
+def start_server(server_home: Path) -> Iterator[StartServer]:
+    """Starts servers with settings of the test's own, and ends what is still running at the end. In one home there is one at a time."""
     running: list[ServerThread] = []
 
-    def start(settings: Mapping[str, object] | None = None, *, home: Path | None = None) -> RunningServer:
-        thread = ServerThread(load_settings(environment={}, flags={"port": 0, **(settings or {})}), home or tmp_path / "home")
+    def start(settings: Mapping[str, object] | None = None, *, home: Path = server_home) -> RunningServer:
+        thread = ServerThread(load_settings(environment={}, flags={"port": 0, **(settings or {})}), home)
         server = thread.start()
         running.append(thread)
         return server
@@ -118,9 +127,9 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
         thread.stop()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """One server for the tests of a module."""
+    """One server for all tests that need no settings of their own; each test ends the sandboxes that it makes."""
     thread = ServerThread(load_settings(environment={}, flags={"port": 0}), tmp_path_factory.mktemp("server") / "home")
     running = thread.start()
     yield running
@@ -132,3 +141,38 @@ def client(server: RunningServer) -> Iterator[httpx.Client]:
     """An HTTP client with the first key."""
     with server.client() as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def postgres_cluster() -> Iterator[str]:
+    """The URL of a PostgreSQL server, with `{name}` for the database's name."""
+    with private_cluster() as url:
+        yield url
+
+
+@pytest.fixture
+def postgres_url(postgres_cluster: str) -> str:
+    """An empty database."""
+    url = postgres_cluster.format(name="postgres")
+
+    async def empty() -> None:
+        connection = await asyncpg.connect(url)
+        await connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+        await connection.close()
+
+    asyncio.run(empty())
+    return url
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=(needs_postgres, pytest.mark.soak))])
+def database_url(request: pytest.FixtureRequest) -> str | None:
+    """The URL of an empty database of each kind; None is SQLite in the server's directory. Here PostgreSQL is for the long tests."""
+    return request.getfixturevalue("postgres_url") if request.param == "postgresql" else None
+
+
+@pytest.fixture
+async def database(database_url: str | None, tmp_path: Path) -> AsyncIterator[Database]:
+    """An empty database of each kind, open."""
+    opened = await Database.open(database_url, tmp_path)
+    yield opened
+    await opened.close()

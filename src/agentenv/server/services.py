@@ -11,7 +11,8 @@ from typing import Annotated, cast
 from fastapi import Depends, Request
 from starlette.datastructures import Headers
 
-from agentenv.errors import Forbidden
+from agentenv.errors import Forbidden, InfrastructureError
+from agentenv.images.held import Held, claim
 from agentenv.server.access import Access, Principal, Quotas, Role
 from agentenv.server.catalogue import Catalogue
 from agentenv.server.database import Database
@@ -43,9 +44,11 @@ async def open_services(settings: ServerSettings, home: Path, *, given_key: str 
     directory = home / "server"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:
+        stack.enter_context(_alone(directory))
         ground = await survey(settings.sandboxes)
         database = await Database.open(settings.database, directory)
         stack.push_async_callback(database.close)
+        await stack.enter_async_context(database.alone())
         access = await Access.open(database, directory, given_key=given_key, quotas=Quotas.of(settings.quotas))
         stack.push_async_callback(access.close)
         catalogue = await Catalogue.open(database, base_image=ground.image)
@@ -53,6 +56,16 @@ async def open_services(settings: ServerSettings, home: Path, *, given_key: str 
         fleet = await Fleet.open(settings, home, ground, database, access, catalogue)
         stack.push_async_callback(fleet.close)
         yield Services(settings, home, directory, ground, database, access, catalogue, fleet)
+
+
+def _alone(directory: Path) -> Held:
+    """The right to be the server of that directory, which the kernel takes back at the process's end."""
+    held = claim(directory)
+    if held is None:
+        raise InfrastructureError(
+            f"another server uses {directory}.", remedy="End it, or set AGENTENV_HOME to another directory for this one."
+        )
+    return held
 
 
 def services_of(request: Request) -> Services:

@@ -121,7 +121,7 @@ async def logs_v2(
     limit: Annotated[int, Query(ge=0, le=1000)] = 1000,
     direction: Literal["forward", "backward"] = "forward",
     level: Level = "debug",
-    search: Annotated[str | None, Query(max_length=256)] = None,
+    search: Annotated[str | None, Query(max_length=256, pattern=r"^[^\x00]*$")] = None,
 ) -> LogsV2:
     """What happened to a sandbox, from the cursor on (`backward`: up to it, the latest first)."""
     view = services.fleet.owned(principal.tenant, sandbox)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from agentenv.errors import Unsupported
 from agentenv.isolation.contract import Resources
@@ -33,6 +33,14 @@ class Body(BaseModel):
     """A request's body. Unknown fields are let pass, since newer clients may send hints that older servers ignore."""
 
     model_config = ConfigDict(extra="ignore", use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nul(cls, data: Any) -> Any:
+        """A NUL ends a string for half of the programs that would get to see it, and databases refuse it."""
+        if _has_nul(data):
+            raise ValueError("a NUL character stands in it; leave it out")
+        return data
 
 
 class Network(Body):
@@ -326,6 +334,14 @@ def _common(view: SandboxView) -> dict[str, Any]:
         "metadata": dict(view.metadata),
         "parentID": view.parent,
     }
+
+
+def _has_nul(data: object) -> bool:
+    if isinstance(data, str):
+        return "\0" in data
+    if isinstance(data, Mapping):
+        return any(_has_nul(key) or _has_nul(value) for key, value in data.items())
+    return isinstance(data, list) and any(_has_nul(value) for value in data)
 
 
 def whole_cores(limit: float | None) -> int:

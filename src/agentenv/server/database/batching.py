@@ -37,8 +37,8 @@ class BatchWriter:
         self._task = asyncio.create_task(self._write_all())
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Has the row written soon."""
-        self._waiting.append(row)
+        """Has the row written soon. What no database takes in a text is replaced there."""
+        self._waiting.append({name: _clean(value) for name, value in row.items()})
         self._idle.clear()
         self._news.set()
 
@@ -85,3 +85,9 @@ class BatchWriter:
                     self._news.clear()
         except TimeoutError:
             return
+
+
+def _clean(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    return value.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, event, make_url, select
+from sqlalchemy import URL, event, make_url, select, text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
@@ -17,6 +17,8 @@ from agentenv.server.database.migrations import migrate
 from agentenv.server.database.tables import SchemaVersion
 
 DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
+LOCK = 0x6167656E74656E76
+"""PostgreSQL's name for the lock of the one server that a database has: any number that others are unlikely to choose."""
 BUSY = 30.0
 """Seconds that a writer waits for another process's."""
 
@@ -80,6 +82,21 @@ class Database:
                 yield session
         except (SQLAlchemyError, OSError) as error:
             raise _unavailable(error) from error
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """The right to be the server of this database. One in a file is guarded by the lock on its directory.
+
+        Raises `InfrastructureError` while another server has it.
+        """
+        if self.kind == "sqlite":
+            yield
+            return
+        async with self._engine.connect() as connection:
+            if not await connection.scalar(text(f"SELECT pg_try_advisory_lock({LOCK})")):
+                raise InfrastructureError("another server uses this database.", remedy="End it, or give this one a database of its own.")
+            await connection.commit()
+            yield
 
     async def version(self) -> int:
         """The version of the tables."""

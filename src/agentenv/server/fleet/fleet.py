@@ -271,7 +271,10 @@ class Fleet:
     def machine(self, sandbox_id: str) -> NodeSandbox | None:
         """The node's side of the machine that a sandbox has now; None while it has none. Raises `NotFound`."""
         handle = self._register.get(sandbox_id).handle
-        return None if handle is None else self.node.get(handle.id)
+        try:
+            return None if handle is None else self.node.get(handle.id)
+        except NotFound:
+            return None
 
     def record(self, sandbox_id: str) -> SandboxView:
         """The sandbox with that id, whoever's it is. Raises `NotFound`."""
