@@ -5,8 +5,9 @@
  * owner has ended, by whatever cause, all of them are killed. A parent-death signal would not do: it is sent when the *thread* that forked
  * ends, and a process that changes its user, as Firecracker's jailer does, loses it.
  *
- * agentenv-launch monitor --warden FD [--keep FD]… [--netns PATH] [--enter FILE]… -- PROGRAM ARGUMENT…: tells the warden of
- * itself, enters a network namespace and cgroups, and becomes the program, which has no other descriptors than those. The warden cannot see the socket's end before that, since this process holds it as well.
+ * agentenv-launch monitor --warden FD [--keep FD]… [--netns PATH] [--chdir PATH] [--enter FILE]… -- PROGRAM ARGUMENT…: tells the warden of
+ * itself, enters a network namespace, a directory and cgroups, and becomes the program, which has no other descriptors than those. The
+ * warden cannot see the socket's end before that, since this process holds it as well.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -114,7 +115,7 @@ static void default_signals(void) {
 int become_monitor(int count, char **words) {
     static const struct option known[] = {
         {"warden", required_argument, NULL, 'w'}, {"keep", required_argument, NULL, 'k'},  {"netns", required_argument, NULL, 'n'},
-        {"enter", required_argument, NULL, 'e'},  {NULL, 0, NULL, 0},
+        {"enter", required_argument, NULL, 'e'},  {"chdir", required_argument, NULL, 'd'}, {NULL, 0, NULL, 0},
     };
     int self = pidfd_open(getpid());
     if (self < 0 || close_range_on_exec(STDERR_FILENO + 1) < 0) fail("closing", "descriptors (needs Linux 5.11)");
@@ -132,6 +133,9 @@ int become_monitor(int count, char **words) {
             if (netns < 0 || setns(netns, CLONE_NEWNET) < 0) fail("entering the network namespace", optarg);
             break;
         }
+        case 'd':
+            if (chdir(optarg) < 0) fail("entering the directory", optarg);
+            break;
         case 'e':
             if (write_text(optarg, "0") < 0) fail("entering the cgroup", optarg);
             break;

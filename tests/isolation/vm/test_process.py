@@ -71,6 +71,12 @@ async def test_its_signals_are_as_a_program_expects_them(warden: Warden) -> None
     assert monitor.output == f"SigBlk:\t{0:016x}\nSigIgn:\t{0:016x}\n"
 
 
+async def test_it_works_in_its_directory(warden: Warden, tmp_path: Path) -> None:
+    monitor = warden.spawn(["/bin/readlink", "/proc/self/cwd"], cwd=tmp_path)
+    await monitor.wait()
+    assert monitor.output.strip() == str(tmp_path)
+
+
 async def test_it_enters_its_cgroup(warden: Warden) -> None:
     group = CgroupTree.discover().create(f"agentenv-test-{os.getpid()}.process")
     try:
@@ -101,6 +107,7 @@ async def test_it_enters_its_network_namespace(warden: Warden, netns: Path) -> N
     ("options", "command", "said"),
     [
         ({"netns": Path("/nowhere/net")}, SLEEP, "entering the network namespace /nowhere/net: No such file or directory"),
+        ({"cwd": Path("/nowhere")}, SLEEP, "entering the directory /nowhere: No such file or directory"),
         ({"groups": [Path("/nowhere/cgroup.procs")]}, SLEEP, "entering the cgroup /nowhere/cgroup.procs: No such file or directory"),
         ({}, ("/nowhere/qemu",), "starting /nowhere/qemu: No such file or directory"),
     ],

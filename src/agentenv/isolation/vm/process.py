@@ -129,12 +129,18 @@ class Warden:
         return cls(process, ours)
 
     def spawn(
-        self, command: Sequence[str], *, netns: Path | None = None, groups: Sequence[Path] = (), descriptors: Sequence[int] = ()
+        self,
+        command: Sequence[str],
+        *,
+        netns: Path | None = None,
+        cwd: Path | None = None,
+        groups: Sequence[Path] = (),
+        descriptors: Sequence[int] = (),
     ) -> Monitor:
         """Starts `command` (an absolute path and arguments) with an empty input and its output kept; about a millisecond.
 
-        It enters the network namespace `netns` and the cgroups whose `cgroup.procs` are `groups` before it begins, and inherits
-        `descriptors` under their numbers. What of that fails is told by its end with status 125 and one line of output. Raises
+        It enters the network namespace `netns`, the directory `cwd` and the cgroups whose `cgroup.procs` are `groups` before it begins, and
+        inherits `descriptors` under their numbers. What of that fails is told by its end with status 125 and one line of output. Raises
         `InfrastructureError` when the kernel gives no process, or the warden has ended.
         """
         if self._process.poll() is not None:
@@ -144,6 +150,8 @@ class Warden:
         words += [f"--enter={path}" for path in groups]
         if netns is not None:
             words.append(f"--netns={netns}")
+        if cwd is not None:
+            words.append(f"--chdir={cwd}")
         output, printed = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             os.set_blocking(printed, True)
