@@ -23,6 +23,7 @@ FLOORS = [
     {"node"},
     {"images"},
     {"isolation"},
+    {"egress"},
     {"guest"},
     {"monitoring"},
     {"config"},
