@@ -111,7 +111,7 @@ def _rules(slot_address: str) -> str:
     """
     return f"""\
 add table inet agentenv_guest
-delete table inet agentenv_guest
+flush table inet agentenv_guest
 table inet agentenv_guest {{
   chain prerouting {{
     type filter hook prerouting priority filter; policy accept;
