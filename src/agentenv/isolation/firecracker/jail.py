@@ -37,20 +37,18 @@ class Jail:
     user: int | None
 
     @classmethod
-    def make(cls, base: Path, programs: Programs) -> Jail:
-        """A new one below `base`, laid out as the jailer wants it, with a user of its own. Raises OSError."""
+    def plan(cls, base: Path, programs: Programs) -> Jail:
+        """One below `base` with a name and a user of its own, laid out as the jailer wants it. Nothing is made yet."""
         name = secrets.token_hex(8)
         root = base / programs.firecracker.name / name / "root"
-        root.mkdir(mode=0o700, parents=True)
-        jail = cls(name, base, root, None if programs.jailer is None else secrets.choice(_USERS))
-        try:
-            os.mkfifo(root / METRICS, 0o600)
-            jail._hand_over(root)
-            jail._hand_over(root / METRICS)
-        except OSError:
-            jail.remove()
-            raise
-        return jail
+        return cls(name, base, root, None if programs.jailer is None else secrets.choice(_USERS))
+
+    def make(self) -> None:
+        """Makes the directory. Raises OSError."""
+        self.root.mkdir(mode=0o700, parents=True)
+        os.mkfifo(self.root / METRICS, 0o600)
+        self._hand_over(self.root)
+        self._hand_over(self.root / METRICS)
 
     def command(self, programs: Programs) -> list[str]:
         """What starts Firecracker in it. It is as quiet as it can be, since what it says shares its output with the guest's console."""

@@ -17,6 +17,7 @@ from agentenv.isolation.firecracker.jail import API, METRICS, Jail
 from agentenv.isolation.firecracker.release import Programs
 from agentenv.isolation.namespace.cgroups import Cgroup, CgroupTree, group_name
 from agentenv.isolation.vm.arrival import arrival
+from agentenv.isolation.vm.finishing import finished, to_the_end
 from agentenv.isolation.vm.network import GuestLink, connect_guest
 from agentenv.isolation.vm.process import Monitor, Warden
 
@@ -39,7 +40,7 @@ class Vmm:
 
     async def end(self) -> None:
         """Ends it whatever it does, and frees all that it held. Idempotent."""
-        await self._held.aclose()
+        await to_the_end(self._held.aclose())
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +72,14 @@ class Launcher:
         Raises `InfrastructureError` with what it printed when it ends instead of answering.
         """
         async with AsyncExitStack() as held:
-            jail = await asyncio.to_thread(Jail.make, self.directory, self.programs)
+            jail = Jail.plan(self.directory, self.programs)
             held.push_async_callback(asyncio.to_thread, jail.remove)
+            await finished(jail.make)
             metrics = os.open(jail.root / METRICS, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             held.callback(os.close, metrics)
-            cgroup = await asyncio.to_thread(self.cgroups.create, group_name(self.owner, jail.id))
+            cgroup = self.cgroups.open(group_name(self.owner, jail.id))
             held.push_async_callback(asyncio.to_thread, cgroup.remove)
+            await finished(lambda: self.cgroups.create(cgroup.name))
             link = None
             if network is not None and network.enabled:
                 link = await asyncio.to_thread(connect_guest, network, owner=jail.user)

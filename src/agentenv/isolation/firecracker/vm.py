@@ -36,6 +36,7 @@ from agentenv.isolation.firecracker.launcher import Vmm
 from agentenv.isolation.firecracker.metrics import Meter, Metrics
 from agentenv.isolation.firecracker.release import Release
 from agentenv.isolation.firecracker.snapshot import FORMAT, Facts, host_cpu, peek, write_facts
+from agentenv.isolation.vm.finishing import finished
 
 INTERFACE = "eth0"
 _GUEST_CID = 3  # each machine is alone on its vsock; 0 to 2 have a meaning (vsock(7))
@@ -85,7 +86,7 @@ class Vm:
     @classmethod
     async def boot(cls, vmm: Vmm, release: Release, boot: Boot) -> Vm:
         """Returns when the guest's first instruction can run. Raises `InfrastructureError` for a kernel that is none, say."""
-        await asyncio.to_thread(_boot, vmm, release, boot)
+        await _undertake(vmm, lambda: _boot(vmm, release, boot))
         facts = Facts(
             format=FORMAT,
             firecracker=str(release),
@@ -108,7 +109,7 @@ class Vm:
 
         Its memory is mapped privately. Raises `InfrastructureError` for files that are missing or damaged.
         """
-        await asyncio.to_thread(_load, vmm, release, checkpoint, facts, drives, resume)
+        await _undertake(vmm, lambda: _load(vmm, release, checkpoint, facts, drives, resume))
         return cls(vmm, release, facts)
 
     @property
@@ -134,7 +135,7 @@ class Vm:
         kind, base = await asyncio.to_thread(self._plan, parent)
         # Until it has succeeded, nobody knows since when the monitor knows the changes.
         epoch, self._epoch = secrets.token_hex(8), None
-        await asyncio.to_thread(self._write, directory, kind, base, epoch)
+        await finished(lambda: self._write(directory, kind, base, epoch))
         self._epoch = epoch
 
     async def resize_balloon(self, mib: int) -> None:
@@ -169,7 +170,7 @@ class Vm:
         await self.vmm.end()
 
     async def _ask(self, question: Callable[[Api], None]) -> None:
-        await asyncio.to_thread(question, self.vmm.api)
+        await finished(lambda: question(self.vmm.api))
 
     def _plan(self, parent: Path | None) -> tuple[Literal["Full", "Diff"], Path | None]:
         """What is written, and the checkpoint on which it builds: `parent`, if that is the one since which the changes are counted."""
@@ -205,6 +206,15 @@ def _with_epoch(facts: Facts, epoch: str) -> Facts:
 
 def _drive_id(name: str) -> str:
     return name.partition(".")[0]
+
+
+async def _undertake(vmm: Vmm, work: Callable[[], None]) -> None:
+    try:
+        await finished(work, vmm.monitor.kill)
+    except OSError as error:
+        raise InfrastructureError(
+            f"a machine's files cannot be put into its jail: {error.strerror} ({error.filename2 or error.filename})."
+        ) from error
 
 
 def _boot(vmm: Vmm, release: Release, boot: Boot) -> None:
