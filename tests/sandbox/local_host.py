@@ -80,16 +80,16 @@ class LocalHost:
     async def host_port(self, port: int) -> tuple[str, int]:
         return "127.0.0.1", port
 
-    async def snapshot(self, name: str | None = None) -> Snapshot:
+    async def snapshot(self, name: str | None = None, memory: bool | None = None) -> Snapshot:
         raise CapabilityError("there are no snapshots here.")
 
-    async def rollback(self, name_or_id: str) -> None:
+    async def rollback(self, name_or_id: str, memory: bool | None = None) -> None:
         """A new generation, with the files as they are."""
         old, self.generation = self.machine, self.generation + 1
         self.machine = self._start()
         old.kill()
 
-    async def fork(self, count: int) -> Sequence[Host | AgentEnvError]:
+    async def fork(self, count: int, memory: bool | None = None) -> Sequence[Host | AgentEnvError]:
         raise CapabilityError("there are no forks here.")
 
     async def kill(self) -> Exit:

@@ -55,17 +55,22 @@ class Child(msgspec.Struct, frozen=True):
 
 
 async def _fork(sandbox: NodeSandbox, arguments: Mapping[str, Any]) -> list[Child]:
-    children = await sandbox.fork(arguments["count"])
+    children = await sandbox.fork(arguments["count"], arguments.get("memory"))
     return [Child(fault=describe(child)) if isinstance(child, AgentEnvError) else Child(id=child.id) for child in children]
+
+
+async def _now(value: Any) -> Any:
+    return value
 
 
 CALLS: Mapping[str, Callable[[NodeSandbox, Mapping[str, Any]], Awaitable[Any]]] = {
     "pause": lambda sandbox, _: sandbox.pause(),
     "resume": lambda sandbox, _: sandbox.resume(),
     "resize": lambda sandbox, arguments: sandbox.resize(msgspec.convert(arguments["resources"], Resources)),
+    "capabilities": lambda sandbox, _: _now(sandbox.capabilities),
     "usage": lambda sandbox, _: sandbox.usage(),
-    "snapshot": lambda sandbox, arguments: sandbox.snapshot(arguments["name"]),
-    "rollback": lambda sandbox, arguments: sandbox.rollback(arguments["snapshot"]),
+    "snapshot": lambda sandbox, arguments: sandbox.snapshot(arguments["name"], arguments.get("memory")),
+    "rollback": lambda sandbox, arguments: sandbox.rollback(arguments["snapshot"], arguments.get("memory")),
     "host_port": lambda sandbox, arguments: sandbox.host_port(arguments["port"]),
     "oom_kills": lambda sandbox, _: sandbox.machine.oom_kills(),
     "process_limit_hits": lambda sandbox, _: sandbox.machine.process_limit_hits(),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import secrets
-from dataclasses import replace
 from pathlib import Path
 
 from agentenv.errors import InvalidState, NotFound
@@ -19,18 +18,21 @@ from agentenv.node.capacity import Capacity, check_disk, disk_full
 from agentenv.node.control import ControlServer
 from agentenv.node.garbage import GarbageReport, collect
 from agentenv.node.home import Home
+from agentenv.node.keeping import Keeping
 from agentenv.node.killing import kill_from_outside
 from agentenv.node.layers import LayerStore
 from agentenv.node.lifetime import check_lifetime
 from agentenv.node.network import NetworkPool
+from agentenv.node.origin import Origin
 from agentenv.node.owner import Owner, live_records
 from agentenv.node.reconcile import reconcile
 from agentenv.node.records import SandboxRecord, SandboxRequest
-from agentenv.node.sandbox import NodeSandbox, Origin, Surroundings
+from agentenv.node.sandbox import NodeSandbox, Surroundings
 from agentenv.node.snapshots import Snapshot, SnapshotTree
 from agentenv.node.spares import Spares
 from agentenv.node.starter import Backends, Order, Starter
 from agentenv.node.storage import StorageWatch
+from agentenv.node.taking import Taking
 from agentenv.node.trash import Trash
 
 
@@ -51,6 +53,7 @@ class Node:
         self._images = ImageStore(home.path, pinned=self._tree.needed_images)
         self._resolved: dict[str, RootFilesystem] = {}
         self._layers = LayerStore(home.snapshots / "layers", self._tree.needed_layers, self._trash.discard)
+        self._memories = LayerStore(home.snapshots / "memory", self._tree.needed_memories, self._trash.discard)
         self._backends = Backends(owner)
         self._network = NetworkPool(home.path, owner.id, events=events)
         self._spares = Spares(owner)
@@ -58,7 +61,14 @@ class Node:
         self._control = ControlServer(self.get)
         self._starter = Starter(owner, self._backends, self._network, self._spares, self._trash)
         self._branching = Branching(
-            owner, self._tree, self._layers, self._starter, self._trash, self._image, lambda request, origin: self._launch(request, origin)
+            self._tree,
+            self._layers,
+            self._memories,
+            Taking(owner, self._memories, self._trash, events),
+            Keeping(self._layers, self._memories, self._trash),
+            self._starter,
+            self._image,
+            lambda request, origin: self._launch(request, origin),
         )
         self._around = Surroundings(owner.journal, events, self._capacity, self._branching, self._storage, self._forget)
         self._sandboxes: dict[str, NodeSandbox] = {}
@@ -98,8 +108,7 @@ class Node:
         self._capacity.check(request.resources)
         if request.snapshot is None:
             return await self._launch(request, Origin(await self._image(request.image), self._layers.use(())))
-        origin = await self._branching.origin(request.snapshot)
-        return await self._launch(replace(request, image=origin.image.image), origin)
+        return await self._launch(*await self._branching.begin(request))
 
     async def snapshots(self) -> list[Snapshot]:
         """Every snapshot in this AGENTENV_HOME, the oldest first, so a parent before its children."""
@@ -114,8 +123,8 @@ class Node:
         self.events.emit("snapshot.deleted", id=snapshot.id, name=snapshot.name)
 
     async def collect_garbage(self) -> GarbageReport:
-        """Removes layers without snapshot or sandbox, outdated bottom layers of `host`, and what dead owners left."""
-        report = await collect(self._home, self.owner, self._layers, self._images)
+        """Removes layers and memories without snapshot or sandbox, outdated bottom layers of `host`, and what dead owners left."""
+        report = await collect(self._home, self.owner, (self._layers, self._memories), self._images)
         await self._trash.empty()
         self.events.emit("node.garbage_collected", layers=report.layers, bytes=report.bytes, images=report.images, owners=report.owners)
         return report
@@ -169,18 +178,20 @@ class Node:
         try:
             self._require_open()
             self._announce(identifier, request)
-            running = await self._starter.start(Order(identifier, identifier, request, origin.image, origin.layers.paths))
+            running = await self._starter.start(Order(identifier, identifier, request, origin))
             sandbox = self._sandboxes[identifier] = NodeSandbox(identifier, request, origin, running, self._around)
         except BaseException as error:
             self.owner.journal.forget(identifier)
-            origin.layers.release()
+            origin.release()
             self.events.emit("sandbox.start_failed", id=identifier, image=request.image, error=str(error))
             raise
         finally:
             self._starting.discard(done)
             done.set_result(None)
         stages = {stage.name: stage.seconds for stage in sandbox.timings}
-        self.events.emit("sandbox.created", id=identifier, image=request.image, backend=sandbox.backend, stages=stages)
+        self.events.emit(
+            "sandbox.created", id=identifier, image=request.image, backend=sandbox.backend, memory=origin.memory is not None, stages=stages
+        )
         return sandbox
 
     def _announce(self, identifier: str, request: SandboxRequest) -> None:

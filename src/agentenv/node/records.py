@@ -19,9 +19,10 @@ class NetworkRequest:
 
 @dataclass(frozen=True, slots=True)
 class SandboxRequest:
-    """One wished-for sandbox. With `snapshot` (a name or id) it starts from that one's files, and `image` is the snapshot's.
+    """One wished-for sandbox. With `snapshot` (a name or id) it starts from that one, and `image` is the snapshot's.
 
-    `lifetime` is in seconds from its start; None is without end, that is until its owner ends.
+    `memory` says whether its processes go on: None is "where the snapshot holds them". `lifetime` is in seconds from its start; None is
+    without end, that is until its owner ends.
     """
 
     image: str = "host"
@@ -33,6 +34,7 @@ class SandboxRequest:
     metadata: Mapping[str, str] = field(default_factory=dict)
     lifetime: float | None = None
     timeouts: Timeouts = field(default_factory=Timeouts)
+    memory: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,13 @@ from typing import Literal, Protocol, runtime_checkable
 from agentenv.errors import AgentEnvError, InvalidState, SandboxDied, Stage, StorageFull
 from agentenv.guest import dial
 from agentenv.images.files import allocated_bytes
-from agentenv.isolation.contract import Exit, Machine, Resources, RootFilesystem, Usage
+from agentenv.isolation.contract import Capabilities, Exit, Machine, Resources, Usage
 from agentenv.monitoring import EventSink
 from agentenv.node.capacity import Capacity
 from agentenv.node.journal import Journal
 from agentenv.node.killing import killed_from_outside
-from agentenv.node.layers import LayersInUse
 from agentenv.node.lifetime import Lifetime
+from agentenv.node.origin import Origin
 from agentenv.node.owner import start_ticks
 from agentenv.node.portforward import LOOPBACK, PortForward
 from agentenv.node.records import SandboxRequest, StorageKill
@@ -30,15 +30,6 @@ from agentenv.node.storage import StorageWatch
 from agentenv.node.storage_policy import StoragePolicy
 
 State = Literal["running", "paused", "dead"]
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """What a sandbox's files start from: an image, snapshot layers over it, and the snapshot nearest above in the tree (its id)."""
-
-    image: RootFilesystem
-    layers: LayersInUse
-    snapshot: str | None = None
 
 
 @runtime_checkable
@@ -51,14 +42,22 @@ class HasProcess(Protocol):
     def processes(self) -> Iterable[int]: ...
 
 
+@runtime_checkable
+class SometimesCheckpointing(Protocol):
+    """A machine that cannot always be written down though its backend can; `checkpoint_obstacle` says why not now, in a sentence."""
+
+    @property
+    def checkpoint_obstacle(self) -> str | None: ...
+
+
 class Branches(Protocol):
     """What `NodeSandbox.snapshot`, `rollback` and `fork` do, for all sandboxes of a node."""
 
-    async def snapshot(self, sandbox: NodeSandbox, name: str | None) -> Snapshot: ...
+    async def snapshot(self, sandbox: NodeSandbox, name: str | None, memory: bool | None) -> Snapshot: ...
 
-    async def rollback(self, sandbox: NodeSandbox, name_or_id: str) -> None: ...
+    async def rollback(self, sandbox: NodeSandbox, name_or_id: str, memory: bool | None) -> None: ...
 
-    async def fork(self, sandbox: NodeSandbox, count: int) -> list[NodeSandbox | AgentEnvError]: ...
+    async def fork(self, sandbox: NodeSandbox, count: int, memory: bool | None) -> list[NodeSandbox | AgentEnvError]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +90,8 @@ class NodeSandbox:
         """Held by whatever changes the state or needs it to stay as it is."""
         self.stopping = threading.Event()
         """Set when the sandbox ends, for those who copy its files in another thread."""
+        self.written_down = origin.memory.ids[0] if origin.memory else None
+        """Where its memory was last written to: what it changed since can be written instead of all, as long as that exists."""
         self._running = running
         self._around = around
         self._reason = ""
@@ -124,6 +125,20 @@ class NodeSandbox:
     def timings(self) -> tuple[Stage, ...]:
         """The stages of the present generation's start, in order."""
         return self._running.stages
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What its backend can do, with this very sandbox."""
+        able = self._running.capabilities
+        return replace(able, memory_snapshot=False) if able.memory_snapshot and self.memory_obstacle else able
+
+    @property
+    def memory_obstacle(self) -> str | None:
+        """Why no snapshot can hold its memory; None where one can."""
+        if not self._running.capabilities.memory_snapshot:
+            return f"sandbox {self.id} runs on {self.backend!r}, which cannot write memory down."
+        machine = self.machine
+        return machine.checkpoint_obstacle if isinstance(machine, SometimesCheckpointing) else None
 
     def require_alive(self) -> None:
         """Raises the sandbox's `failure`, or `InvalidState` when it was ended on purpose."""
@@ -159,10 +174,10 @@ class NodeSandbox:
             self._around.events.emit("sandbox.resized", id=self.id, **given)
 
     async def usage(self) -> Usage:
-        """What it uses now; `storage` is what it wrote into its files."""
+        """What it uses now; `storage` is what its files take of the disk, also where its backend does not tell."""
         self.require_alive()
         usage, written = await asyncio.gather(self.machine.usage(), asyncio.to_thread(allocated_bytes, self._upper))
-        return replace(usage, storage=written)
+        return usage if usage.storage is not None else replace(usage, storage=written)
 
     async def storage_kills(self) -> tuple[StorageKill, ...]:
         """The processes that were ended because they wrote beyond the storage limit, the oldest first."""
@@ -202,23 +217,28 @@ class NodeSandbox:
             self._ending = asyncio.create_task(self._end())
         return self._ending
 
-    async def snapshot(self, name: str | None = None) -> Snapshot:
-        """Keeps its files as they are now: /tmp, /run, memory and processes are not part of it. It stands still while they are copied.
+    async def snapshot(self, name: str | None = None, memory: bool | None = None) -> Snapshot:
+        """Keeps its files as they are now, with `memory` its processes too (and /tmp, /run, /dev/shm). It stands still meanwhile.
 
-        The name must be free. Raises `InvalidState`, `StorageFull`, `InfrastructureError`; the sandbox goes on in any case.
+        `memory` None is "where this sandbox can be written down", which `Snapshot.memory` then tells. The name must be free. Raises
+        `CapabilityError`, `InvalidState`, `StorageFull`, `InfrastructureError`; the sandbox goes on in any case.
         """
-        return await self._around.branching.snapshot(self, name)
+        return await self._around.branching.snapshot(self, name, memory)
 
-    async def rollback(self, name_or_id: str) -> None:
-        """Goes back to the files of a snapshot, any one: a new machine in the next generation, with no process of the old one.
+    async def rollback(self, name_or_id: str, memory: bool | None = None) -> None:
+        """Goes back to a snapshot, any one: a new machine in the next generation, in which nothing runs but what the snapshot holds.
 
-        Raises `NotFound`, `CapabilityError`, or what a start raises; then it goes on as it was.
+        `memory` False goes back to its files only, True requires its memory, None takes what it has. Raises `NotFound`, `CapabilityError`,
+        or what a start raises; then it goes on as it was.
         """
-        await self._around.branching.rollback(self, name_or_id)
+        await self._around.branching.rollback(self, name_or_id, memory)
 
-    async def fork(self, count: int) -> list[NodeSandbox | AgentEnvError]:
-        """Starts `count` sandboxes with the files that this one has now; for each either the child or why it did not start."""
-        return await self._around.branching.fork(self, count)
+    async def fork(self, count: int, memory: bool | None = None) -> list[NodeSandbox | AgentEnvError]:
+        """Starts `count` sandboxes that are what this one is now; for each either the child or why it did not start.
+
+        With `memory` (None: where this sandbox can be written down) its processes go on in each of them, else only its files are there.
+        """
+        return await self._around.branching.fork(self, count, memory)
 
     async def replace_machine(self, running: Running, origin: Origin) -> None:
         """Puts a machine that already runs in the place of the present one, which is ended. The caller holds `transition`.
@@ -229,6 +249,7 @@ class NodeSandbox:
         before, before_origin = self._running, self.origin
         self._watch.cancel()
         self._running, self.origin = running, origin
+        self.written_down = origin.memory.ids[0] if origin.memory else None
         self.generation += 1
         self._watch = asyncio.create_task(self._watch_death(running.machine))
         self._init = _first_process(running.machine)
@@ -237,7 +258,7 @@ class NodeSandbox:
         try:
             await before.end()
         finally:
-            before_origin.layers.release()
+            before_origin.release()
 
     async def _end(self) -> Exit:
         ended = Exit(None, None, self._reason)
@@ -249,7 +270,7 @@ class NodeSandbox:
                 if self._ports is not None:
                     await self._ports.close()
                 await self._running.held.aclose()
-                self.origin.layers.release()
+                self.origin.release()
             self._around.journal.forget(self.id)
             self._around.events.emit("sandbox.died" if self.failure else "sandbox.ended", id=self.id, reason=self._reason, exit=ended)
             self._exit.set_result(ended)
@@ -270,7 +291,8 @@ class NodeSandbox:
 
     def _watch_storage(self) -> None:
         limit = self.request.resources.storage
-        if limit is not None:
+        # A disk is as large as it may be, so nothing can outgrow it.
+        if limit is not None and not self._running.capabilities.disk_image:
             self._around.storage.add(self.id, self._upper, limit, self._policy.exceeded, self._processes)
             self._around.storage.start()
 

@@ -138,14 +138,14 @@ class AttachedHost:
     async def set_lifetime(self, seconds: float | None) -> None:
         await self._ask("set_lifetime", seconds=seconds)
 
-    async def snapshot(self, name: str | None = None) -> Snapshot:
-        return msgspec.convert(await self._ask("snapshot", name=name), Snapshot)
+    async def snapshot(self, name: str | None = None, memory: bool | None = None) -> Snapshot:
+        return msgspec.convert(await self._ask("snapshot", name=name, memory=memory), Snapshot)
 
-    async def rollback(self, name_or_id: str) -> None:
-        await self._ask("rollback", snapshot=name_or_id)
+    async def rollback(self, name_or_id: str, memory: bool | None = None) -> None:
+        await self._ask("rollback", snapshot=name_or_id, memory=memory)
 
-    async def fork(self, count: int) -> Sequence[Host | AgentEnvError]:
-        outcomes = msgspec.convert(await self._ask("fork", count=count), list[Child])
+    async def fork(self, count: int, memory: bool | None = None) -> Sequence[Host | AgentEnvError]:
+        outcomes = msgspec.convert(await self._ask("fork", count=count, memory=memory), list[Child])
         return [restored(one.fault) if one.fault is not None else attach(self._node, one.id or "") for one in outcomes]
 
     async def _ask(self, call: str, **arguments: object) -> Any:

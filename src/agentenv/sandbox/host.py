@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from agentenv.errors import AgentEnvError, Stage
 from agentenv.isolation.contract import Exit, OomKill, Resources, Usage
@@ -23,14 +23,6 @@ class HostMachine(Protocol):
     async def oom_kills(self) -> tuple[OomKill, ...]: ...
 
     async def process_limit_hits(self) -> int: ...
-
-
-@runtime_checkable
-class Remembering(Protocol):
-    """A machine that can have started from another's memory; then it must be told that it is not the other."""
-
-    @property
-    def from_memory(self) -> bool: ...
 
 
 class Host(Protocol):
@@ -73,11 +65,11 @@ class Host(Protocol):
 
     async def host_port(self, port: int) -> tuple[str, int]: ...
 
-    async def snapshot(self, name: str | None = None) -> Snapshot: ...
+    async def snapshot(self, name: str | None = None, memory: bool | None = None) -> Snapshot: ...
 
-    async def rollback(self, name_or_id: str) -> None: ...
+    async def rollback(self, name_or_id: str, memory: bool | None = None) -> None: ...
 
-    async def fork(self, count: int) -> Sequence[Host | AgentEnvError]: ...
+    async def fork(self, count: int, memory: bool | None = None) -> Sequence[Host | AgentEnvError]: ...
 
     async def kill(self) -> Exit: ...
 

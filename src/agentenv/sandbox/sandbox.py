@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,7 @@ from agentenv.node.snapshots import Snapshot
 from agentenv.sandbox.attached import attach
 from agentenv.sandbox.commands import AsyncCommands
 from agentenv.sandbox.files import AsyncFiles
-from agentenv.sandbox.host import Host, Remembering
+from agentenv.sandbox.host import Host
 from agentenv.sandbox.link import Link
 from agentenv.sandbox.process_table import ProcessTable
 from agentenv.sandbox.pty import AsyncPty
@@ -52,6 +49,7 @@ class AsyncSandbox:
         image: str = "host",
         *,
         snapshot: str | Snapshot | None = None,
+        memory: bool | None = None,
         isolation: str = "auto",
         resources: Resources | Mapping[str, Any] | None = None,
         network: bool | NetworkRequest | Mapping[str, Any] = False,
@@ -64,6 +62,7 @@ class AsyncSandbox:
         """Starts a sandbox and returns when its agent answers.
 
         `image`: `host` (this machine's programs), `dir:PATH` or `tar:PATH`; with `snapshot` (its name, id, or itself) the snapshot's.
+        `memory`: whether the snapshot's processes go on; None is "where it holds them", False starts from its files only.
         `isolation`: a backend's name, or `auto` for the strongest usable. `resources`: limits, as `Resources` or a mapping such as
         `{"cpu": 2, "memory": "4GB"}`. `network`: False (loopback only), True, or `{"enabled": True, "ports": [8080]}`.
         `env` is every process's. `timeout`: the sandbox's lifetime in seconds (None: no end but this process's). `timeouts`: for its start
@@ -74,6 +73,7 @@ class AsyncSandbox:
         request = SandboxRequest(
             image=image,
             snapshot=snapshot.id if isinstance(snapshot, Snapshot) else snapshot,
+            memory=memory,
             isolation=isolation,
             resources=resources_of(resources),
             network=network_request(network),
@@ -194,32 +194,31 @@ class AsyncSandbox:
         wish = {"cpu": cpu, "memory": memory, "pids": pids}
         await self._host.resize(resources_of({name: value for name, value in wish.items() if value is not None}, pids=None))
 
-    async def snapshot(self, name: str | None = None) -> Snapshot:
-        """Keeps its files as they are now, for `create(snapshot=…)` and `rollback`. It goes on running. Raises `StorageFull`."""
-        return await self._host.snapshot(name)
+    async def snapshot(self, name: str | None = None, *, memory: bool | None = None) -> Snapshot:
+        """Keeps it as it is now, for `create(snapshot=…)` and `rollback`. It goes on running.
 
-    async def rollback(self, snapshot: str | Snapshot) -> None:
-        """Puts it back to a snapshot: its files are the snapshot's, its processes are gone, its id stays. Raises `NotFound`."""
-        await self._host.rollback(snapshot.id if isinstance(snapshot, Snapshot) else snapshot)
+        With `memory` its processes are kept too, with False only its files; None is with memory where that is possible, and
+        `Snapshot.memory` then tells. Raises `CapabilityError`, `StorageFull`.
+        """
+        return await self._host.snapshot(name, memory)
+
+    async def rollback(self, snapshot: str | Snapshot, *, memory: bool | None = None) -> None:
+        """Puts it back to a snapshot; its id stays. Its processes are those of the snapshot, none where that holds files only.
+
+        `memory` False goes back to the files of any snapshot. Connections and command handles end; `commands.connect(pid)` finds what goes
+        on. Raises `NotFound`, `CapabilityError`.
+        """
+        await self._host.rollback(snapshot.id if isinstance(snapshot, Snapshot) else snapshot, memory)
         self._link.disconnect(InvalidState(f"sandbox {self.id} was rolled back while this ran in it."))
-        await self._freshen()
 
-    async def fork(self, count: int = 1) -> Forked:
-        """Starts `count` sandboxes with the files that this one has now. For each that did not start, the list has the error."""
-        children: Forked = []
-        for born in await self._host.fork(count):
-            if isinstance(born, AgentEnvError):
-                children.append(born)
-                continue
-            child = type(self)(born, self._node)
-            try:
-                await child._freshen()
-            except AgentEnvError as error:
-                await child.kill()
-                children.append(error)
-            else:
-                children.append(child)
-        return children
+    async def fork(self, count: int = 1, *, memory: bool | None = None) -> Forked:
+        """Starts `count` sandboxes that are what this one is now. For each that did not start, the list has the error.
+
+        With `memory` (None: where that is possible) its processes go on in each of them, else they have its files only.
+        Raises `CapabilityError`, `StorageFull`.
+        """
+        born = await self._host.fork(count, memory)
+        return [one if isinstance(one, AgentEnvError) else type(self)(one, self._node) for one in born]
 
     async def metrics(self) -> Usage:
         """What it uses now: memory and storage in bytes, processor seconds, processes, pressure (0-100)."""
@@ -254,21 +253,6 @@ class AsyncSandbox:
 
     async def __aexit__(self, *_: object) -> None:
         await self.kill()
-
-    async def _freshen(self) -> None:
-        """Where the machine goes on from another's memory: new random numbers, the right time, a name of its own, the image's own hooks."""
-        if not (isinstance(self._host.machine, Remembering) and self._host.machine.from_memory):
-            return
-        try:
-            await self._link.connection().call(
-                "restored",
-                entropy=os.urandom(64),
-                realtime_ns=time.time_ns(),
-                hostname=self.id,
-                machine_id=secrets.token_hex(16),
-            )
-        except InfrastructureError as error:
-            raise await self._link.explain(error) from error
 
 
 Forked = list[AsyncSandbox | AgentEnvError]

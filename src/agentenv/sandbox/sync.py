@@ -484,6 +484,7 @@ class Sandbox:
         image: str = "host",
         *,
         snapshot: str | Snapshot | None = None,
+        memory: bool | None = None,
         isolation: str = "auto",
         resources: Resources | Mapping[str, Any] | None = None,
         network: bool | NetworkRequest | Mapping[str, Any] = False,
@@ -495,6 +496,7 @@ class Sandbox:
         """Starts a sandbox and returns when its agent answers.
 
         `image`: `host` (this machine's programs), `dir:PATH` or `tar:PATH`; with `snapshot` (its name, id, or itself) the snapshot's.
+        `memory`: whether the snapshot's processes go on; None is "where it holds them", False starts from its files only.
         `isolation`: a backend's name, or `auto` for the strongest usable. `resources`: limits, as `Resources` or a mapping such as
         `{"cpu": 2, "memory": "4GB"}`. `network`: False (loopback only), True, or `{"enabled": True, "ports": [8080]}`.
         `env` is every process's. `timeout`: the sandbox's lifetime in seconds (None: no end but this process's). `timeouts`: for its start
@@ -510,6 +512,7 @@ class Sandbox:
                     AsyncSandbox.create(
                         image,
                         snapshot=snapshot,
+                        memory=memory,
                         isolation=isolation,
                         resources=resources,
                         network=network,
@@ -617,17 +620,29 @@ class Sandbox:
         """Changes limits while it runs: `cpu` in cores, `memory` in bytes or as "2GB". What is None stays. Raises `CapabilityError`."""
         self._loop.run(self._face.resize(cpu=cpu, memory=memory, pids=pids))
 
-    def snapshot(self, name: str | None = None) -> Snapshot:
-        """Keeps its files as they are now, for `create(snapshot=…)` and `rollback`. It goes on running. Raises `StorageFull`."""
-        return self._loop.run(self._face.snapshot(name))
+    def snapshot(self, name: str | None = None, *, memory: bool | None = None) -> Snapshot:
+        """Keeps it as it is now, for `create(snapshot=…)` and `rollback`. It goes on running.
 
-    def rollback(self, snapshot: str | Snapshot) -> None:
-        """Puts it back to a snapshot: its files are the snapshot's, its processes are gone, its id stays. Raises `NotFound`."""
-        self._loop.run(self._face.rollback(snapshot))
+        With `memory` its processes are kept too, with False only its files; None is with memory where that is possible, and
+        `Snapshot.memory` then tells. Raises `CapabilityError`, `StorageFull`.
+        """
+        return self._loop.run(self._face.snapshot(name, memory=memory))
 
-    def fork(self, count: int = 1) -> Forked:
-        """Starts `count` sandboxes with the files that this one has now. For each that did not start, the list has the error."""
-        return cast("Forked", _lift(self._loop.run(self._face.fork(count)), self._loop))
+    def rollback(self, snapshot: str | Snapshot, *, memory: bool | None = None) -> None:
+        """Puts it back to a snapshot; its id stays. Its processes are those of the snapshot, none where that holds files only.
+
+        `memory` False goes back to the files of any snapshot. Connections and command handles end; `commands.connect(pid)` finds what goes
+        on. Raises `NotFound`, `CapabilityError`.
+        """
+        self._loop.run(self._face.rollback(snapshot, memory=memory))
+
+    def fork(self, count: int = 1, *, memory: bool | None = None) -> Forked:
+        """Starts `count` sandboxes that are what this one is now. For each that did not start, the list has the error.
+
+        With `memory` (None: where that is possible) its processes go on in each of them, else they have its files only.
+        Raises `CapabilityError`, `StorageFull`.
+        """
+        return cast("Forked", _lift(self._loop.run(self._face.fork(count, memory=memory)), self._loop))
 
     def metrics(self) -> Usage:
         """What it uses now: memory and storage in bytes, processor seconds, processes, pressure (0-100)."""
