@@ -27,7 +27,7 @@ FLOORS = [
     {"guest"},
     {"monitoring"},
     {"config"},
-    {"naming", "paths", "units", "version"},
+    {"destinations", "naming", "paths", "units", "version"},
     {"errors"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}

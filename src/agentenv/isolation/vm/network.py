@@ -106,17 +106,13 @@ def _with_address(address: str) -> bytes:
 def _rules(slot_address: str) -> str:
     """A guest sends under its own address only, and goes out under the slot's.
 
-    Where a route of the namespace refuses (its second wall), connections are refused at once, for which the kernel's own answer is too
-    rare (icmp_ratelimit). Segments are cut to what the way out carries, since not every monitor can tell a guest of an MTU below 1500.
+    Segments are cut to what the way out carries, since not every monitor can tell a guest of an MTU below 1500. Where it may go is a
+    matter of the wall that stands in every slot (`agentenv.egress.wall`).
     """
     return f"""\
 add table inet agentenv_guest
 flush table inet agentenv_guest
 table inet agentenv_guest {{
-  chain prerouting {{
-    type filter hook prerouting priority filter; policy accept;
-    iifname "{TAP}" meta l4proto tcp fib daddr type unicast fib daddr oif missing reject with tcp reset
-  }}
   chain forward {{
     type filter hook forward priority filter; policy accept;
     meta nfproto ipv6 drop
