@@ -19,6 +19,7 @@ FLOORS = [
     {"benchmarks"},
     {"train"},
     {"envs"},
+    {"conformance"},
     {"sandbox"},
     {"node"},
     {"images"},

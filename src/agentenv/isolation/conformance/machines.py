@@ -93,7 +93,7 @@ async def usage(yard: Yard) -> None:
     expect_equal("the number of its refused forks", await machine.process_limit_hits(), 0)
 
 
-@check("start.timeout")
+@check("machine-start.timeout")
 async def startup_timeout(yard: Yard) -> None:
     """A start that takes too long is a `StartupTimeout` which names the stage and the parameter, and leaves nothing."""
     spec = yard.spec(timeouts=Timeouts(startup=_TOO_SHORT))
@@ -105,7 +105,7 @@ async def startup_timeout(yard: Yard) -> None:
     await yard.expect_nothing_left(spec.directory, "a start that timed out")
 
 
-@check("start.broken-image")
+@check("machine-start.broken-image")
 async def broken_image(yard: Yard) -> None:
     """An image that is not there is one error (the node names what the system says), which leaves nothing; the next start works."""
     first = await yard.start()
@@ -122,7 +122,7 @@ async def broken_image(yard: Yard) -> None:
     expect_equal("what the next machine prints", await shell(await yard.start(), "echo on"), "on\n")
 
 
-@check("start.cancelled", seconds=300)
+@check("machine-start.cancelled", seconds=300)
 async def cancelled(yard: Yard) -> None:
     """A start that is given up at any moment leaves nothing."""
     machine = await yard.start()

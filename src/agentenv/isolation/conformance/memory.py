@@ -17,7 +17,7 @@ from agentenv.guest.processes import Tap
 from agentenv.guest.processes import start as start_process
 from agentenv.isolation.conformance.check import CheckFailed, check, expect, expect_equal, expect_refusal
 from agentenv.isolation.conformance.yard import Yard, count, counting, reached, shell
-from agentenv.isolation.contract import Checkpointing, Machine, Restoring
+from agentenv.isolation.contract import Checkpointing, Machine, MachineSpec, Restoring
 
 _QUIET = 0.5
 """Seconds without output after which a machine counts as standing still; its program prints without a pause."""
@@ -26,7 +26,7 @@ _ON_THE_WAY = 64 << 20
 """Bytes that may still come after a pause."""
 
 
-@check("pause.stops", needs=("pause",))
+@check("machine-pause.stops", needs=("pause",))
 async def stops(yard: Yard) -> None:
     """A paused machine does nothing; a resumed one goes on where it was; both may be repeated."""
     machine = await yard.start()
@@ -45,7 +45,7 @@ async def stops(yard: Yard) -> None:
     expect(last, "its program printed nothing.")
 
 
-@check("pause.kill", needs=("pause",))
+@check("machine-pause.kill", needs=("pause",))
 async def kill_while_paused(yard: Yard) -> None:
     """A paused machine can be killed, and leaves nothing."""
     machine = await yard.start()
@@ -55,14 +55,14 @@ async def kill_while_paused(yard: Yard) -> None:
     await yard.expect_nothing_left(yard.directory_of(machine), "a machine that was killed while paused")
 
 
-@check("memory.claim", needs=("memory_snapshot",))
+@check("machine-memory.claim", needs=("memory_snapshot",))
 async def claim(yard: Yard) -> None:
     """A backend that claims memory snapshots has `restore`, and its machines `checkpoint`."""
     has = isinstance(yard.backend, Restoring), isinstance(await yard.start(), Checkpointing)
     expect_equal("whether the backend has `restore` and its machine `checkpoint`", has, (True, True))
 
 
-@check("memory.restore", needs=("memory_snapshot",), seconds=300)
+@check("machine-memory.restore", needs=("memory_snapshot",), seconds=300)
 async def restore(yard: Yard) -> None:
     """Machines that start from a checkpoint go on counting where it was taken, with its files, each for itself; so does the first."""
     machine = await yard.start()
@@ -82,7 +82,7 @@ async def restore(yard: Yard) -> None:
     await reached(machine, await count(machine) + 1)
 
 
-@check("memory.of-a-child", needs=("memory_snapshot",), seconds=300)
+@check("machine-memory.of-a-child", needs=("memory_snapshot",), seconds=300)
 async def checkpoint_of_a_child(yard: Yard) -> None:
     """A machine that started from a checkpoint can be written down itself, also when the first is gone."""
     machine = await yard.start()
@@ -96,7 +96,7 @@ async def checkpoint_of_a_child(yard: Yard) -> None:
     await reached(grandchild, at_least + 1)
 
 
-@check("memory.running", needs=("memory_snapshot",))
+@check("machine-memory.running", needs=("memory_snapshot",))
 async def running_is_refused(yard: Yard) -> None:
     """A machine that runs is not written down, and goes on."""
     machine = await yard.start()
@@ -107,7 +107,7 @@ async def running_is_refused(yard: Yard) -> None:
     expect_equal("what it prints then", await shell(machine, "echo on"), "on\n")
 
 
-@check("memory.damaged", needs=("memory_snapshot",), seconds=300)
+@check("machine-memory.damaged", needs=("memory_snapshot",), seconds=300)
 async def damaged(yard: Yard) -> None:
     """A checkpoint of which any file is missing or cut in half is one typed error, which leaves nothing."""
     machine = await yard.start()
@@ -137,7 +137,7 @@ async def take_checkpoint(yard: Yard, machine: Machine) -> tuple[Path, int]:
 
 async def start_from(yard: Yard, checkpoint: Path) -> Machine:
     """A machine that goes on from a checkpoint and has been told that it is another one."""
-    machine = yard.keep(await _restored(yard, checkpoint))
+    machine = yard.keep(await _restored(yard, checkpoint, yard.spec()))
     agent = Connection.open(machine.dial())
     await agent.call(
         "restored", entropy=os.urandom(64), realtime_ns=time.time_ns(), hostname=f"box-{machine.id}", machine_id=secrets.token_hex(16)
@@ -146,10 +146,9 @@ async def start_from(yard: Yard, checkpoint: Path) -> Machine:
     return machine
 
 
-async def _restored(yard: Yard, checkpoint: Path) -> Machine:
+async def _restored(yard: Yard, checkpoint: Path, spec: MachineSpec) -> Machine:
     if not isinstance(yard.backend, Restoring):
         raise CheckFailed("the backend claims memory snapshots and has no `restore`.")
-    spec = yard.spec()
     await asyncio.to_thread(_copy, checkpoint / "upper", spec.directory / "upper")
     return await yard.backend.restore(spec, checkpoint / "memory")
 
@@ -161,12 +160,11 @@ async def _expect_damage_noticed(yard: Yard, checkpoint: Path, file: Path) -> No
     name = file.relative_to(checkpoint / "memory")
     for what in ("is cut in half", "is missing"):
         await asyncio.to_thread(file.unlink if what == "is missing" else partial(os.truncate, file, len(content) // 2))
+        spec = yard.spec()
         with expect_refusal(f"a checkpoint whose {name} {what}", AgentEnvError):
-            await (await _restored(yard, checkpoint)).kill()
+            yard.keep(await _restored(yard, checkpoint, spec))
+        await yard.expect_nothing_left(spec.directory, f"a start from a checkpoint whose {name} {what}")
         await asyncio.to_thread(file.write_bytes, content)
-    left = [path for path in yard.directory.glob("m*") if path.is_dir()]
-    for directory in left:
-        await yard.expect_nothing_left(directory, f"a start from a checkpoint with a damaged {name}")
 
 
 def _checkpointing(machine: Machine) -> Checkpointing:
