@@ -31,7 +31,6 @@ PAGES = 50
 
 _DISK = 1 << 20
 _PATIENCE = 10.0
-_LOOK_AGAIN = 0.002
 
 
 def find_programs(*, jailed: bool = True) -> Programs:
@@ -112,11 +111,11 @@ def counted(vm: Vm) -> int:
 
 
 async def counts_beyond(vm: Vm, number: int) -> int:
-    """Returns when it has printed a count above `number`, with that. Nobody tells when a guest prints, so it is looked at again."""
+    """Returns when it has printed a count above `number`, with that."""
     async with asyncio.timeout(_PATIENCE):
         while (now := counted(vm)) <= number:
             assert vm.vmm.monitor.ended is None, vm.vmm.monitor.output
-            await asyncio.sleep(_LOOK_AGAIN)
+            await vm.vmm.monitor.more()
     return now
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -66,8 +66,9 @@ class Server:
             pieces = self._script.pop(0)
             if pieces is None:
                 return
-            for piece in pieces:
-                connection.sendall(piece)
+            with suppress(BrokenPipeError):  # the client wants to hear no more
+                for piece in pieces:
+                    connection.sendall(piece)
 
     def _read(self, connection: socket.socket) -> bytes:
         data = b""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from agentenv.errors import InfrastructureError
 from agentenv.isolation.firecracker import memory
+from agentenv.isolation.firecracker.jail import STATE
 
 PAGE = 4096
 PAGES = 16
@@ -28,6 +29,12 @@ def write_layer(path: Path, pages: dict[int, int]) -> None:
             file.write(bytes([value]) * PAGE)
 
 
+def checkpoint(directory: Path) -> Path:
+    directory.mkdir()
+    (directory / STATE).touch()
+    return directory
+
+
 def content(pages: dict[int, int]) -> bytes:
     return b"".join(bytes([pages.get(number, 0)]) * PAGE for number in range(PAGES))
 
@@ -38,24 +45,20 @@ LAYERS = st.lists(st.dictionaries(st.integers(0, PAGES - 1), st.integers(0, 255)
 @given(LAYERS)
 def test_each_layer_lies_over_the_older_ones(tmp_path_factory: pytest.TempPathFactory, layers: list[dict[int, int]]) -> None:
     place = tmp_path_factory.mktemp("chain")
-    newest = place / "0"
-    newest.mkdir()
+    newest = checkpoint(place / "0")
     write_layer(newest / memory.WHOLE, layers[0])
     for number, layer in enumerate(layers[1:], 1):
-        older, newest = newest, place / str(number)
-        newest.mkdir()
+        older, newest = newest, checkpoint(place / str(number))
         write_layer(memory.build_on(older, newest), layer)
     expected: dict[int, int] = {}
     for layer in layers:
         expected |= layer
     assert memory.whole(newest, SIZE).read_bytes() == content(expected)
-    assert [path.name for path in newest.iterdir()] == [memory.WHOLE]
+    assert sorted(path.name for path in newest.iterdir()) == [memory.WHOLE, STATE]
 
 
 def test_a_checkpoint_needs_no_other(tmp_path: Path) -> None:
-    older, newer = tmp_path / "older", tmp_path / "newer"
-    for directory in (older, newer):
-        directory.mkdir()
+    older, newer = checkpoint(tmp_path / "older"), checkpoint(tmp_path / "newer")
     write_layer(older / memory.WHOLE, {0: 1, 1: 1})
     write_layer(memory.build_on(older, newer), {1: 2})
     (older / memory.WHOLE).unlink()
@@ -63,9 +66,7 @@ def test_a_checkpoint_needs_no_other(tmp_path: Path) -> None:
 
 
 def test_the_older_one_stays_as_it_was(tmp_path: Path) -> None:
-    older, newer = tmp_path / "older", tmp_path / "newer"
-    for directory in (older, newer):
-        directory.mkdir()
+    older, newer = checkpoint(tmp_path / "older"), checkpoint(tmp_path / "newer")
     write_layer(older / memory.WHOLE, {0: 1})
     write_layer(memory.build_on(older, newer), {0: 2})
     memory.whole(newer, SIZE)
@@ -73,9 +74,7 @@ def test_the_older_one_stays_as_it_was(tmp_path: Path) -> None:
 
 
 def test_on_another_file_system_the_older_layers_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    older, newer = tmp_path / "older", tmp_path / "newer"
-    for directory in (older, newer):
-        directory.mkdir()
+    older, newer = checkpoint(tmp_path / "older"), checkpoint(tmp_path / "newer")
     write_layer(older / memory.WHOLE, {3: 7})
 
     def refused(self: Path, target: Path) -> None:
@@ -87,9 +86,7 @@ def test_on_another_file_system_the_older_layers_are_copied(tmp_path: Path, monk
 
 
 def test_several_put_it_together_at_once(tmp_path: Path) -> None:
-    older, newer = tmp_path / "older", tmp_path / "newer"
-    for directory in (older, newer):
-        directory.mkdir()
+    older, newer = checkpoint(tmp_path / "older"), checkpoint(tmp_path / "newer")
     write_layer(older / memory.WHOLE, {0: 1})
     write_layer(memory.build_on(older, newer), {1: 2})
     found: list[bytes] = []
@@ -102,15 +99,17 @@ def test_several_put_it_together_at_once(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_or_cut_off_is_said(tmp_path: Path) -> None:
+    directory = checkpoint(tmp_path / "cut off")
     with pytest.raises(InfrastructureError, match="holds no memory of a machine"):
-        memory.whole(tmp_path, SIZE)
-    write_layer(tmp_path / memory.WHOLE, {})
+        memory.whole(directory, SIZE)
+    write_layer(directory / memory.WHOLE, {})
     with pytest.raises(InfrastructureError, match=f"{SIZE} bytes instead of {2 * SIZE}"):
-        memory.whole(tmp_path, 2 * SIZE)
+        memory.whole(directory, 2 * SIZE)
 
 
 def test_a_layer_that_is_shorter_than_the_first_takes_nothing_away(tmp_path: Path) -> None:
-    write_layer(tmp_path / "memory.00", {0: 1, PAGES - 1: 9})
-    write_layer(tmp_path / "memory.01", {0: 2})
-    os.truncate(tmp_path / "memory.01", PAGE)
-    assert memory.whole(tmp_path, SIZE).read_bytes() == content({0: 2, PAGES - 1: 9})
+    directory = checkpoint(tmp_path / "short")
+    write_layer(directory / "memory.00", {0: 1, PAGES - 1: 9})
+    write_layer(directory / "memory.01", {0: 2})
+    os.truncate(directory / "memory.01", PAGE)
+    assert memory.whole(directory, SIZE).read_bytes() == content({0: 2, PAGES - 1: 9})

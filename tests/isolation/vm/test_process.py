@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import signal
@@ -69,6 +70,18 @@ async def test_its_signals_are_as_a_program_expects_them(warden: Warden) -> None
     monitor = warden.spawn(["/bin/grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"])
     await monitor.wait()
     assert monitor.output == f"SigBlk:\t{0:016x}\nSigIgn:\t{0:016x}\n"
+
+
+async def test_who_waits_for_output_is_told(warden: Warden) -> None:
+    monitor = warden.spawn(["/bin/sh", "-c", "echo first; sleep 1000"])
+    while "first" not in monitor.output:
+        await monitor.more()
+    waiting = asyncio.ensure_future(monitor.more())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    monitor.kill()
+    await waiting
+    await monitor.more()
 
 
 async def test_it_works_in_its_directory(warden: Warden, tmp_path: Path) -> None:

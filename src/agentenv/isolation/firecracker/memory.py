@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agentenv.errors import InfrastructureError
+from agentenv.isolation.firecracker.jail import STATE
 from agentenv.isolation.vm.disk import clone_disk
 
 WHOLE = "memory"
@@ -110,7 +111,8 @@ def data_ranges(descriptor: int) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def _locked(directory: Path, how: int) -> Iterator[None]:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    # The directory itself is locked by the node for as long as somebody uses it.
+    descriptor = os.open(directory / STATE, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, how)
         yield

@@ -18,10 +18,11 @@ _HOW_TO = "Make the checkpoint anew on this machine, or restore it where it was 
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """`memory` is in bytes; `epoch` names the moment: what is written later is told apart from it by the monitor that was there.
+    """`memory` is in bytes, `cores` are the guest's processors.
 
-    `snapshot_format` is that of Firecracker's state file, `cpu` the host's processor, `cpu_template` what was made of it for the guest,
-    `drives` the files of the jail that the guest has as disks, `image` which read-only one it has, `network` whether it has an interface.
+    `epoch` names the moment: what is written later is told apart from it by the monitor that was there. `snapshot_format` is that of
+    Firecracker's state file, `cpu` the host's processor, `cpu_template` what was made of it for the guest, `drives` the files of the jail
+    that the guest has as disks, `image` which read-only one it has, `network` whether it has an interface.
     """
 
     format: int
@@ -30,6 +31,7 @@ class Facts(msgspec.Struct, frozen=True):
     cpu: str
     cpu_template: str | None
     memory: int
+    cores: int
     epoch: str
     drives: tuple[str, ...]
     image: str | None

@@ -94,6 +94,7 @@ class Vm:
             cpu=host_cpu(),
             cpu_template=boot.cpu_template,
             memory=boot.memory << 20,
+            cores=boot.vcpus,
             epoch=_BLANK,
             drives=tuple(boot.drives),
             image=boot.image,

@@ -46,6 +46,7 @@ class Monitor:
         self._pidfd = pidfd
         self._output = output
         self._kept = bytearray()
+        self._news = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[Ended] = self._loop.create_future()
         self._loop.add_reader(pidfd, self._settle)
@@ -62,6 +63,12 @@ class Monitor:
         if not self._ended.done():
             self._listen()
         return self._kept.decode(errors="replace")
+
+    async def more(self) -> None:
+        """Returns when it has printed something since the last call, or has ended. For one who waits at a time."""
+        await self._news.wait()
+        if not self._ended.done():
+            self._news.clear()
 
     async def wait(self) -> Ended:
         """Returns when it has ended, by whatever cause, and has been reaped."""
@@ -84,6 +91,7 @@ class Monitor:
             chunk = os.read(self._output, _CHUNK)
             self._kept += chunk
             del self._kept[:-KEPT_OUTPUT]
+            self._news.set()
             if not chunk:
                 self._loop.remove_reader(self._output)
 
@@ -95,6 +103,7 @@ class Monitor:
         self._loop.remove_reader(self._output)
         os.close(self._output)
         os.close(self._pidfd)
+        self._news.set()
         exited = told.si_code == os.CLD_EXITED
         self._ended.set_result(Ended(told.si_status, None) if exited else Ended(None, told.si_status))
 
