@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from agentenv.destinations import WEB_PORTS, Block, Destination, Domain, parse_allowed, parse_destination
@@ -33,13 +34,14 @@ _EVERYTHING = ipaddress.IPv4Network("0.0.0.0/0")
 class EgressPolicy:
     """Where `allow` and `deny` both name something, it is allowed. `internet` is about everything public that neither names.
 
-    Addresses off the public internet (`SPECIAL`) are reached only where a range of `allow` lies wholly inside of one of these: to allow
-    everything is not to name them. `upload` and `download` are bytes a second, None is unlimited.
+    The two hold texts as `agentenv.destinations` writes them. Addresses off the public internet (`SPECIAL`) are reached only where a range
+    of `allow` lies wholly inside of one of these: to allow everything is not to name them. `upload` and `download` are bytes a second,
+    None is unlimited.
     """
 
     internet: bool = True
-    allow: tuple[Destination, ...] = ()
-    deny: tuple[Destination, ...] = ()
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
     upload: int | None = None
     download: int | None = None
 
@@ -54,11 +56,12 @@ class EgressPolicy:
         download: int | None = None,
     ) -> EgressPolicy:
         """From destinations as people write them. Raises ValueError, "what is wrong; what would be right"."""
-        return cls(internet, tuple(map(parse_allowed, allow)), tuple(map(parse_destination, deny)), upload, download)
+        allowed, denied = (str(parse_allowed(text)) for text in allow), (str(parse_destination(text)) for text in deny)
+        return cls(internet, tuple(allowed), tuple(denied), upload, download)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for `from_dict`."""
-        lists = {"allow": [str(one) for one in self.allow], "deny": [str(one) for one in self.deny]}
+        lists = {"allow": list(self.allow), "deny": list(self.deny)}
         return {"internet": self.internet, **lists, "upload": self.upload, "download": self.download}
 
     @classmethod
@@ -74,27 +77,27 @@ class EgressPolicy:
     @property
     def by_name(self) -> bool:
         """Whether names decide, so that a proxy has to look at them: some are denied, or some are allowed out of what is not."""
-        return any(isinstance(rule, Domain) for rule in self.deny) or (bool(self.allowed_domains) and (not self.open or bool(self.deny)))
+        return bool(self.denied_domains) or (bool(self.allowed_domains) and (not self.open or bool(self.deny)))
 
     @property
     def allowed_blocks(self) -> tuple[Block, ...]:
         """The address rules of `allow`."""
-        return tuple(rule for rule in self.allow if isinstance(rule, Block))
+        return tuple(rule for rule in _parsed(self.allow) if isinstance(rule, Block))
 
     @property
     def denied_blocks(self) -> tuple[Block, ...]:
         """The address rules of `deny`."""
-        return tuple(rule for rule in self.deny if isinstance(rule, Block))
+        return tuple(rule for rule in _parsed(self.deny) if isinstance(rule, Block))
 
     @property
     def allowed_domains(self) -> tuple[Domain, ...]:
         """The domain rules of `allow`."""
-        return tuple(rule for rule in self.allow if isinstance(rule, Domain))
+        return tuple(rule for rule in _parsed(self.allow) if isinstance(rule, Domain))
 
     @property
     def denied_domains(self) -> tuple[Domain, ...]:
         """The domain rules of `deny`."""
-        return tuple(rule for rule in self.deny if isinstance(rule, Domain))
+        return tuple(rule for rule in _parsed(self.deny) if isinstance(rule, Domain))
 
     @property
     def named_ports(self) -> tuple[int, ...]:
@@ -125,6 +128,11 @@ class EgressPolicy:
     def names_allowed(self, name: str, port: int | None) -> bool:
         """Whether a rule of `allow` names that host: then it may be reached at whatever public address it has."""
         return any(rule.matches(name) and (port is None or port in rule.ports) for rule in self.allowed_domains)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(texts: tuple[str, ...]) -> tuple[Destination, ...]:
+    return tuple(map(parse_destination, texts))
 
 
 def is_special(address: ipaddress.IPv4Address) -> bool:

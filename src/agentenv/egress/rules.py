@@ -17,6 +17,10 @@ TABLE = "agentenv"
 INTERFACE_PREFIX = "aev"
 LOG_GROUP = 1
 NAMES_PORT = 53
+VIRTUAL_NAMESERVER = "192.0.0.53"
+"""Whom a sandbox asks for names where the host has no name server in its reach. Nobody has this address (it is kept for uses inside of one
+host, RFC 6890), and where names decide, the proxy answers whatever is asked of anybody."""
+
 _BOTH = "meta l4proto { tcp, udp } th dport"
 
 
@@ -127,12 +131,12 @@ def _redirections(policy: EgressPolicy, proxy: ProxyPorts) -> list[str]:
     ]
 
 
-def inner_wall(policy: EgressPolicy, gateway: str, nameservers: Sequence[str], *, fresh: bool) -> str:
+def inner_wall(policy: EgressPolicy, nameservers: Sequence[str], *, fresh: bool) -> str:
     """The table for the sandbox's own namespace; what it refuses, it tells to log group 1, a few times a second at most.
 
     With `fresh` there is none yet, and nothing has to be emptied, for which the kernel takes ten times as long.
     """
-    servers = ", ".join(dict.fromkeys((gateway, *nameservers)))
+    servers = ", ".join(nameservers or (VIRTUAL_NAMESERVER,))
     to_servers = f"ip daddr {{ {servers} }} {_BOTH} {NAMES_PORT} accept"
     # What the host hands to the proxy is let out, for public addresses and name servers only, as if there were no proxy.
     questions = (to_servers, f"{_BOTH} {NAMES_PORT} ip daddr != @denied accept", f"{_BOTH} {NAMES_PORT} goto refuse")

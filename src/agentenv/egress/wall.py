@@ -19,23 +19,22 @@ class Wall:
     """One wall. `refusals` is non-blocking, for `denials.waiting`."""
 
     netns: Path
-    gateway: str
     nameservers: tuple[str, ...]
     refusals: socket.socket
 
     @classmethod
-    def build(cls, netns: Path, gateway: str, nameservers: tuple[str, ...]) -> Wall:
+    def build(cls, netns: Path, nameservers: tuple[str, ...]) -> Wall:
         """With the policy that all sandboxes have by default. Blocks for about a millisecond; raises `InfrastructureError`, `OSError`."""
 
         def work() -> socket.socket:
-            nftables.apply(rules.inner_wall(EgressPolicy(), gateway, nameservers, fresh=True))
+            nftables.apply(rules.inner_wall(EgressPolicy(), nameservers, fresh=True))
             return denials.listen(rules.LOG_GROUP)
 
-        return cls(netns, gateway, nameservers, inside(netns, work))
+        return cls(netns, nameservers, inside(netns, work))
 
     def change(self, policy: EgressPolicy) -> None:
         """Puts `policy` in force in one transaction; blocks for some milliseconds. Raises `InfrastructureError`; then nothing changed."""
-        text = rules.inner_wall(policy, self.gateway, self.nameservers, fresh=False)
+        text = rules.inner_wall(policy, self.nameservers, fresh=False)
         inside(self.netns, lambda: nftables.apply(text))
 
     def close(self) -> None:

@@ -82,7 +82,7 @@ async def create(owner: str, index: int, slot_range: network_policy.Network4, na
         await _batch(outside)
         await _batch(inside, netns=name)
         netns = NETNS_DIRECTORY / name
-        await in_thread(lambda: built.append(Wall.build(netns, ends.gateway, nameservers)), lambda: None)
+        await in_thread(lambda: built.append(Wall.build(netns, nameservers)), lambda: None)
         made = True
     finally:
         if not made:

@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from agentenv.egress.policy import EgressPolicy
 from agentenv.isolation.contract import Resources, Timeouts
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkRequest:
-    """Whether a sandbox may reach the outside world, and which of its ports (1-65535) will be reachable from this machine."""
+    """Whether a sandbox may reach the outside world, what of it, and which of its ports (1-65535) will be reachable from this machine."""
 
     enabled: bool = False
     ports: tuple[int, ...] = ()
+    policy: EgressPolicy = field(default_factory=EgressPolicy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
+from agentenv.egress.guard import Guard
+from agentenv.egress.rules import VIRTUAL_NAMESERVER
 from agentenv.errors import CapabilityError, InfrastructureError, Stage, StartupTimeout
 from agentenv.isolation import open_backend
 from agentenv.isolation.contract import Backend, Capabilities, Exit, Machine, MachineSpec, Network, Restoring
@@ -93,6 +95,7 @@ class Running:
     directory: Path
     stages: tuple[Stage, ...]
     held: AsyncExitStack
+    guard: Guard | None = None  # of its network, where it has one
 
     async def end(self) -> Exit:
         """Kills the machine if it still runs and frees what it held; returns how it ended."""
@@ -140,7 +143,7 @@ class Starter:
         stack.callback(self._trash.discard, directory)
         self._spares.take(directory, tuple(tree.name for tree in origin.image.trees))
         order.enter("network")
-        network = await self._network(order.request, stack)
+        network, guard = await self._network(order, stack)
         machine_id = new_machine_id()
         identity = write_identity(directory, order.hostname, machine_id, network.nameservers)
         order.enter("backend")
@@ -162,7 +165,7 @@ class Starter:
             timeouts=order.request.timeouts,
         )
         machine, stages = await self._bring_up(backend, spec, order, machine_id if capabilities.disk_image else None)
-        return Running(machine, backend.name, capabilities, directory, (*order.stages, *stages), stack.pop_all())
+        return Running(machine, backend.name, capabilities, directory, (*order.stages, *stages), stack.pop_all(), guard)
 
     async def _bring_up(
         self, backend: Backend, spec: MachineSpec, order: Order, machine_id: str | None
@@ -183,12 +186,14 @@ class Starter:
             abandon.pop_all()
         return machine, (*machine.stages, Stage("restored", perf_counter() - begun))
 
-    async def _network(self, request: SandboxRequest, stack: AsyncExitStack) -> Network:
-        if not request.network.enabled:
-            return Network()
+    async def _network(self, order: Order, stack: AsyncExitStack) -> tuple[Network, Guard | None]:
+        wanted = order.request.network
+        if not wanted.enabled:
+            return Network(), None
         slot = await self._networks.acquire()
         stack.push_async_callback(self._networks.release, slot)
-        return Network(True, slot.netns, slot.address, slot.nameservers)
+        guard = await self._networks.guard(slot, order.hostname, wanted.policy)
+        return Network(True, slot.netns, slot.address, slot.nameservers or (VIRTUAL_NAMESERVER,)), guard
 
 
 def _named(error: OSError, order: Order, home: Path) -> InfrastructureError:
