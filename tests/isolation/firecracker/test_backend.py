@@ -169,6 +169,7 @@ async def test_the_pool_has_processes_ready_and_uses_each_once(vms: VmYard) -> N
 
     ready = pool.Pool(launch, 2)
     first = await ready.take()
+    ready.refill()
     await filled.wait()
     await asyncio.sleep(0)
     os.kill(made[-1].monitor.pid, signal.SIGKILL)
@@ -199,6 +200,7 @@ async def test_the_pool_tries_again_after_a_pause(monkeypatch: pytest.MonkeyPatc
     ready = pool.Pool(launch, 1)
     with pytest.raises(InfrastructureError, match="no such luck"):
         await ready.take()
+    ready.refill()
     await enough.wait()
     await ready.close()
 

@@ -41,6 +41,7 @@ class FirecrackerBackend:
         self._release = launcher.programs.release
         self._pool = Pool(launcher.launch, _READY)
         self._machines: set[FirecrackerMachine] = set()
+        self._underway = 0
         self._closed = False
 
     @classmethod
@@ -103,11 +104,16 @@ class FirecrackerBackend:
         if self._closed:
             raise InvalidState("this backend is closed.")
         attempt = Attempt()
-        async with AsyncExitStack() as held, attempt.within(spec.timeouts.startup):
-            try:
+        self._underway += 1
+        try:
+            async with AsyncExitStack() as held, attempt.within(spec.timeouts.startup):
                 yield attempt, held
-            except OSError as error:
-                raise InfrastructureError(f"sandbox {spec.id} could not be started: {error}.") from error
+        except OSError as error:
+            raise InfrastructureError(f"sandbox {spec.id} could not be started: {error}.") from error
+        finally:
+            self._underway -= 1
+            if not self._underway:
+                self._pool.refill()
 
     async def _process(self, network: Network, held: AsyncExitStack) -> Vmm:
         # A process is born into its network, so that one with a slot cannot be there beforehand.

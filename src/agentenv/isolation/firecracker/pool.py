@@ -16,7 +16,7 @@ _log = logger(__name__)
 
 
 class Pool:
-    """Keeps `size` processes of `launch` ready, from the first `take` on. An idle one takes 2 MiB."""
+    """Keeps up to `size` processes of `launch` ready. An idle one takes 2 MiB."""
 
     def __init__(self, launch: Callable[[], Awaitable[Vmm]], size: int) -> None:
         self._launch = launch
@@ -30,8 +30,6 @@ class Pool:
         """One that is ready, else one that is started now. Raises `InfrastructureError`, `InvalidState` when the pool is closed."""
         if self._closed:
             raise InvalidState("this backend is closed.")
-        if self._filler is None:
-            self._filler = asyncio.create_task(self._fill(), name="firecracker pool")
         found = None
         while self._ready and found is None:
             candidate = self._ready.popleft()
@@ -39,8 +37,15 @@ class Pool:
                 found = candidate
             else:
                 await candidate.end()
-        self._wanted.set()
         return found or await self._launch()
+
+    def refill(self) -> None:
+        """Begins to replace what was taken: not before those who took it are served, since that takes processors from them."""
+        if self._closed:
+            return
+        if self._filler is None:
+            self._filler = asyncio.create_task(self._fill(), name="firecracker pool")
+        self._wanted.set()
 
     async def close(self) -> None:
         """Ends those that nobody has taken. Idempotent."""
