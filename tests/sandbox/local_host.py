@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.guest.local_agent import LocalAgent
 
 from agentenv.errors import AgentEnvError, CapabilityError, InvalidState, SandboxDied, Stage
-from agentenv.isolation.contract import Exit, OomKill, Resources, Usage
+from agentenv.isolation.contract import Capabilities, Exit, OomKill, Resources, Usage
 from agentenv.node import SandboxRequest
 from agentenv.node.records import StorageKill
 from agentenv.node.snapshots import Snapshot
@@ -42,6 +42,8 @@ class LocalHost:
         self.generation = 1
         self.state = "running"
         self.request = SandboxRequest(resources=Resources(memory=64 << 20, storage=1 << 20, pids=10))
+        self.capabilities = Capabilities(pause=True)
+        self.capabilities = Capabilities(pause=True)
         self.timings = (Stage("spawn", 0.0),)
         self.failure: AgentEnvError | None = None
         self.storage_used = 0
@@ -57,7 +59,7 @@ class LocalHost:
         if self.state == "dead":
             raise self.failure or InvalidState(f"sandbox {self.id} is gone.")
 
-    async def pause(self) -> None:
+    async def pause(self, to_disk: bool = False) -> None:
         self.machine.process.send_signal(signal.SIGSTOP)
         self.state = "paused"
 

@@ -81,7 +81,7 @@ class Branching:
             check_name(name)
             self.tree.require_free(name)
         async with sandbox.transition:
-            sandbox.require_alive()
+            sandbox.require_machine()
             taken = await self.taking.take(sandbox, memory=takes_memory(sandbox, memory))
             parent = next((known for known in self.tree.all() if known.id == sandbox.origin.snapshot), None)
             snapshot = await uninterrupted(self.keeping.keep(sandbox, taken, name, parent, self.tree.add))
@@ -91,18 +91,22 @@ class Branching:
     async def rollback(self, sandbox: NodeSandbox, name_or_id: str, memory: bool | None) -> None:
         """Puts a machine that starts from the snapshot in the place of the present one, which goes on if that one does not start."""
         snapshot = self.tree.find(name_or_id)
-        origin = await self.origin(snapshot, memory=goes_on(snapshot, sandbox.backend, memory))
+        async with sandbox.transition:
+            sandbox.require_machine()
+            origin = await self.origin(snapshot, memory=goes_on(snapshot, sandbox.backend, memory))
+            await self.exchange(sandbox, origin)
+
+    async def exchange(self, sandbox: NodeSandbox, origin: Origin) -> None:
+        """Starts a machine and puts it in the place of the present one. Takes `origin` over. The caller holds `transition`."""
         try:
-            async with sandbox.transition:
-                sandbox.require_alive()
-                machine_id = f"{sandbox.id}g{sandbox.generation + 1}"
-                running = await self.starter.start(Order(machine_id, sandbox.id, _pinned(sandbox), origin))
-                try:
-                    await uninterrupted(sandbox.replace_machine(running, origin))
-                except BaseException:
-                    if sandbox.machine is not running.machine:
-                        await uninterrupted(running.end())
-                    raise
+            machine_id = f"{sandbox.id}g{sandbox.generation + 1}"
+            running = await self.starter.start(Order(machine_id, sandbox.id, _pinned(sandbox), origin))
+            try:
+                await uninterrupted(sandbox.replace_machine(running, origin))
+            except BaseException:
+                if sandbox.machine is not running.machine:
+                    await uninterrupted(running.end())
+                raise
         except BaseException:
             if sandbox.origin is not origin:
                 origin.release()
@@ -113,7 +117,7 @@ class Branching:
         if count < 1:
             raise InvalidState(f"a fork into {count} makes no sense.", remedy="Ask for at least one child.")
         async with sandbox.transition:
-            sandbox.require_alive()
+            sandbox.require_machine()
             origin, request = sandbox.origin, replace(_pinned(sandbox), snapshot=None, memory=None)
             # The parent may be gone before the last child has started.
             held = self.layers.use(origin.layers.ids)

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 import agentenv.errors as errors
+from agentenv.egress.policy import EgressPolicy
 from agentenv.errors import AgentEnvError, InvalidState, ProtocolError
 from agentenv.isolation.contract import Resources
 from agentenv.node.sandbox import NodeSandbox
@@ -64,7 +65,7 @@ async def _now(value: Any) -> Any:
 
 
 CALLS: Mapping[str, Callable[[NodeSandbox, Mapping[str, Any]], Awaitable[Any]]] = {
-    "pause": lambda sandbox, _: sandbox.pause(),
+    "pause": lambda sandbox, arguments: sandbox.pause(arguments.get("to_disk", False)),
     "resume": lambda sandbox, _: sandbox.resume(),
     "resize": lambda sandbox, arguments: sandbox.resize(msgspec.convert(arguments["resources"], Resources)),
     "capabilities": lambda sandbox, _: _now(sandbox.capabilities),
@@ -76,6 +77,8 @@ CALLS: Mapping[str, Callable[[NodeSandbox, Mapping[str, Any]], Awaitable[Any]]] 
     "process_limit_hits": lambda sandbox, _: sandbox.machine.process_limit_hits(),
     "storage_kills": lambda sandbox, _: sandbox.storage_kills(),
     "fork": _fork,
+    "set_network": lambda sandbox, arguments: sandbox.set_network(EgressPolicy.from_dict(arguments["policy"])),
+    "network_log": lambda sandbox, _: sandbox.network_log(),
     "set_lifetime": lambda sandbox, arguments: sandbox.set_lifetime(arguments["seconds"]),
 }
 
@@ -98,6 +101,11 @@ class ControlServer:
         except BaseException:
             listener.close()
             raise
+
+    async def drain(self) -> None:
+        """Returns when no request is under way."""
+        while self._answering:
+            await asyncio.wait(self._answering)
 
     async def close(self) -> None:
         """Takes no further request and lets go of those under way; idempotent."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agentenv.errors import AgentEnvError, CapabilityError, InfrastructureError, NotFound
-from agentenv.isolation.contract import Checkpointing
+from agentenv.isolation.contract import Checkpointing, Machine
 from agentenv.isolation.vm.disk import clone_disk
 from agentenv.monitoring import EventSink
 from agentenv.node import agent_words
@@ -56,8 +56,8 @@ class Taking:
     trash: Trash
     events: EventSink
 
-    async def take(self, sandbox: NodeSandbox, *, memory: bool, last: bool = False) -> Taken:
-        """The caller holds the sandbox's `transition`. With `last` it does not go on afterwards, since the caller will end it.
+    async def take(self, sandbox: NodeSandbox, *, memory: bool, later: AsyncExitStack | None = None) -> Taken:
+        """The caller holds the sandbox's `transition`. With `later` it goes on only when that is closed.
 
         Raises `StorageFull`, `InfrastructureError`, `InvalidState` when it ends meanwhile; then nothing is left, and it goes on.
         """
@@ -69,8 +69,8 @@ class Taking:
                     if written is not None:
                         await self._write_memory(sandbox, written)
                     anything = await self._copy_files(sandbox, files)
-                    if last:
-                        going_on.pop_all()
+                    if later is not None:
+                        later.push_async_callback(going_on.pop_all().aclose)
                 undo.pop_all()
         except (OSError, InfrastructureError) as error:
             raise self._explained(sandbox, error) from error
@@ -97,18 +97,18 @@ class Taking:
             going_on.push_async_callback(_to_the_end, machine.pause)
             await uninterrupted(machine.resume())
         if told:
-            going_on.push_async_callback(self._thaw, sandbox)
+            going_on.push_async_callback(self._thaw, sandbox.id, machine)
             await uninterrupted(agent_words.freeze(machine, disk=disk))
         if runs or told:
             going_on.push_async_callback(_to_the_end, machine.resume)
             await uninterrupted(machine.pause())
 
-    async def _thaw(self, sandbox: NodeSandbox) -> None:
+    async def _thaw(self, identifier: str, machine: Machine) -> None:
         try:
-            await uninterrupted(agent_words.thaw(sandbox.machine))
+            await uninterrupted(agent_words.thaw(machine))
         except InfrastructureError as error:
             # It thaws by itself; a sandbox whose agent does not answer is dead or will be found to be.
-            self.events.emit("sandbox.thaw_failed", id=sandbox.id, error=str(error))
+            self.events.emit("sandbox.thaw_failed", id=identifier, error=str(error))
 
     async def _write_memory(self, sandbox: NodeSandbox, directory: Path) -> None:
         machine = sandbox.machine

@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agentenv.egress.denials import Denial
+from agentenv.egress.policy import EgressPolicy
 from agentenv.errors import AgentEnvError, InfrastructureError, InvalidState, Stage
 from agentenv.guest import dial as dial_agent
 from agentenv.guest.errors import AgentFailure
-from agentenv.isolation.contract import Resources, Timeouts, Usage
+from agentenv.isolation.contract import Capabilities, Resources, Timeouts, Usage
 from agentenv.node import NetworkRequest, Node, SandboxRequest
 from agentenv.node.snapshots import Snapshot
 from agentenv.sandbox.attached import attach
@@ -24,7 +26,7 @@ from agentenv.sandbox.pty import AsyncPty
 from agentenv.sandbox.results import SandboxInfo, Transfer
 from agentenv.sandbox.runtime import default_node
 from agentenv.sandbox.shell import AsyncShell
-from agentenv.sandbox.wishes import network_request, resources_of
+from agentenv.sandbox.wishes import egress_policy, network_request, resources_of
 
 
 class AsyncSandbox:
@@ -64,7 +66,8 @@ class AsyncSandbox:
         `image`: `host` (this machine's programs), `dir:PATH` or `tar:PATH`; with `snapshot` (its name, id, or itself) the snapshot's.
         `memory`: whether the snapshot's processes go on; None is "where it holds them", False starts from its files only.
         `isolation`: a backend's name, or `auto` for the strongest usable. `resources`: limits, as `Resources` or a mapping such as
-        `{"cpu": 2, "memory": "4GB"}`. `network`: False (loopback only), True, or `{"enabled": True, "ports": [8080]}`.
+        `{"cpu": 2, "memory": "4GB"}`. `network`: False (loopback only), True, or a mapping as in a configuration (docs/network.md):
+        `{"enabled": True, "ports": [8080], "allow_internet_access": False, "allow": ["pypi.org", "10.1.2.3:5432"]}`.
         `env` is every process's. `timeout`: the sandbox's lifetime in seconds (None: no end but this process's). `timeouts`: for its start
         and end. `node`: the owner; by default this process's own.
 
@@ -87,17 +90,17 @@ class AsyncSandbox:
 
     @classmethod
     async def connect(cls, sandbox_id: str, *, node: Node | None = None) -> AsyncSandbox:
-        """A handle on a sandbox that runs already, also one of another process of this user. Raises `NotFound`.
+        """A handle on a sandbox that there is already, also one of another process of this user. Raises `NotFound`.
 
         What changes the machine itself (pause, resize, snapshot, fork, …) is done by the process that owns it, which is asked; the children
-        of a fork belong to that process too.
+        of a fork belong to that process too. One that is paused to the disk and whose process has ended becomes this process's.
         """
         owner = node or await default_node()
-        return cls(await asyncio.to_thread(attach, owner, sandbox_id), owner)
+        return cls(await attach(owner, sandbox_id), owner)
 
     @classmethod
     async def list(cls, *, node: Node | None = None) -> list[SandboxInfo]:
-        """Every sandbox that runs on this machine under this AGENTENV_HOME, the oldest first."""
+        """Every sandbox of this AGENTENV_HOME that lives or is paused to the disk, the oldest first."""
         owner = node or await default_node()
         return [SandboxInfo.of(record) for record in await asyncio.to_thread(owner.list)]
 
@@ -128,13 +131,18 @@ class AsyncSandbox:
 
     @property
     def generation(self) -> int:
-        """1, and one more with each rollback: processes and connections belong to one generation."""
+        """1, and one more with each rollback and each return from the disk: connections belong to one generation."""
         return self._host.generation
 
     @property
     def state(self) -> str:
-        """`running`, `paused` or `dead`."""
+        """`running`, `paused`, `hibernated` (paused to the disk) or `dead`."""
         return self._host.state
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What its backend can do with it on this machine: whether a snapshot can hold its memory, say."""
+        return self._host.capabilities
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -181,12 +189,19 @@ class AsyncSandbox:
         host, host_port = await self._host.host_port(port)
         return f"{host}:{host_port}"
 
-    async def pause(self) -> None:
-        """Freezes every process; memory and files stay. Nothing happens when it is paused already."""
-        await self._host.pause()
+    async def pause(self, *, to_disk: bool = False) -> None:
+        """Freezes every process; memory and files stay. Nothing happens when it is paused already.
+
+        With `to_disk` it is written to the disk and takes neither memory nor processors until `resume()`, also by another process after
+        this one has ended (`connect(id)`). Its lifetime stands still meanwhile. Connections and command handles end. Raises
+        `CapabilityError` where memory cannot be written down, `StorageFull`; then it goes on.
+        """
+        await self._host.pause(to_disk)
+        if to_disk:
+            self._link.disconnect(InvalidState(f"sandbox {self.id} was paused to the disk while this ran in it."))
 
     async def resume(self) -> None:
-        """Lets a paused sandbox go on. Nothing happens when it runs already."""
+        """Lets a paused sandbox go on. Nothing happens when it runs already. Raises what a start raises where it comes from the disk."""
         await self._host.resume()
 
     async def resize(self, *, cpu: float | None = None, memory: int | str | None = None, pids: int | None = None) -> None:
@@ -223,6 +238,17 @@ class AsyncSandbox:
     async def metrics(self) -> Usage:
         """What it uses now: memory and storage in bytes, processor seconds, processes, pressure (0-100)."""
         return await self._host.usage()
+
+    async def set_network(self, network: EgressPolicy | Mapping[str, Any]) -> None:
+        """Changes what it may reach while it runs, as in `create`: `{"allow_internet_access": False, "allow": ["pypi.org"]}`.
+
+        What is left out is as by default. Connections that are denied now end. Raises `ConfigError`, `InvalidState` without a network.
+        """
+        await self._host.set_network(egress_policy(network))
+
+    async def network_log(self) -> Sequence[Denial]:
+        """What it was refused: the last 500 times, the oldest first. Raises `InvalidState` without a network."""
+        return await self._host.network_log()
 
     async def set_timeout(self, timeout: float | None) -> None:
         """It ends `timeout` seconds from now, whatever was granted before; None is without end."""

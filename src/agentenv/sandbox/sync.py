@@ -10,11 +10,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast, overload
 
+from agentenv.egress.denials import Denial
+from agentenv.egress.policy import EgressPolicy
 from agentenv.errors import (
     AgentEnvError,
     Stage,
 )
-from agentenv.isolation.contract import Resources, Timeouts, Usage
+from agentenv.isolation.contract import Capabilities, Resources, Timeouts, Usage
 from agentenv.node import NetworkRequest
 from agentenv.node.snapshots import Snapshot
 from agentenv.sandbox.command_handle import AsyncCommandHandle, AsyncOutput
@@ -498,7 +500,8 @@ class Sandbox:
         `image`: `host` (this machine's programs), `dir:PATH` or `tar:PATH`; with `snapshot` (its name, id, or itself) the snapshot's.
         `memory`: whether the snapshot's processes go on; None is "where it holds them", False starts from its files only.
         `isolation`: a backend's name, or `auto` for the strongest usable. `resources`: limits, as `Resources` or a mapping such as
-        `{"cpu": 2, "memory": "4GB"}`. `network`: False (loopback only), True, or `{"enabled": True, "ports": [8080]}`.
+        `{"cpu": 2, "memory": "4GB"}`. `network`: False (loopback only), True, or a mapping as in a configuration (docs/network.md):
+        `{"enabled": True, "ports": [8080], "allow_internet_access": False, "allow": ["pypi.org", "10.1.2.3:5432"]}`.
         `env` is every process's. `timeout`: the sandbox's lifetime in seconds (None: no end but this process's). `timeouts`: for its start
         and end.
 
@@ -528,17 +531,17 @@ class Sandbox:
 
     @classmethod
     def connect(cls, sandbox_id: str) -> Sandbox:
-        """A handle on a sandbox that runs already, also one of another process of this user. Raises `NotFound`.
+        """A handle on a sandbox that there is already, also one of another process of this user. Raises `NotFound`.
 
         What changes the machine itself (pause, resize, snapshot, fork, …) is done by the process that owns it, which is asked; the children
-        of a fork belong to that process too.
+        of a fork belong to that process too. One that is paused to the disk and whose process has ended becomes this process's.
         """
         loop = runtime().background
         return cast("Sandbox", _lift(loop.run(AsyncSandbox.connect(sandbox_id)), loop))
 
     @classmethod
     def list(cls) -> list[SandboxInfo]:
-        """Every sandbox that runs on this machine under this AGENTENV_HOME, the oldest first."""
+        """Every sandbox of this AGENTENV_HOME that lives or is paused to the disk, the oldest first."""
         loop = runtime().background
         return loop.run(AsyncSandbox.list())
 
@@ -569,13 +572,18 @@ class Sandbox:
 
     @property
     def generation(self) -> int:
-        """1, and one more with each rollback: processes and connections belong to one generation."""
+        """1, and one more with each rollback and each return from the disk: connections belong to one generation."""
         return self._face.generation
 
     @property
     def state(self) -> str:
-        """`running`, `paused` or `dead`."""
+        """`running`, `paused`, `hibernated` (paused to the disk) or `dead`."""
         return self._face.state
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What its backend can do with it on this machine: whether a snapshot can hold its memory, say."""
+        return self._face.capabilities
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -608,12 +616,17 @@ class Sandbox:
         """Where a port of the sandbox is reached from this machine, as `127.0.0.1:PORT`; a server may come to listen there later."""
         return self._loop.run(self._face.get_host(port))
 
-    def pause(self) -> None:
-        """Freezes every process; memory and files stay. Nothing happens when it is paused already."""
-        self._loop.run(self._face.pause())
+    def pause(self, *, to_disk: bool = False) -> None:
+        """Freezes every process; memory and files stay. Nothing happens when it is paused already.
+
+        With `to_disk` it is written to the disk and takes neither memory nor processors until `resume()`, also by another process after
+        this one has ended (`connect(id)`). Its lifetime stands still meanwhile. Connections and command handles end. Raises
+        `CapabilityError` where memory cannot be written down, `StorageFull`; then it goes on.
+        """
+        self._loop.run(self._face.pause(to_disk=to_disk))
 
     def resume(self) -> None:
-        """Lets a paused sandbox go on. Nothing happens when it runs already."""
+        """Lets a paused sandbox go on. Nothing happens when it runs already. Raises what a start raises where it comes from the disk."""
         self._loop.run(self._face.resume())
 
     def resize(self, *, cpu: float | None = None, memory: int | str | None = None, pids: int | None = None) -> None:
@@ -647,6 +660,17 @@ class Sandbox:
     def metrics(self) -> Usage:
         """What it uses now: memory and storage in bytes, processor seconds, processes, pressure (0-100)."""
         return self._loop.run(self._face.metrics())
+
+    def set_network(self, network: EgressPolicy | Mapping[str, Any]) -> None:
+        """Changes what it may reach while it runs, as in `create`: `{"allow_internet_access": False, "allow": ["pypi.org"]}`.
+
+        What is left out is as by default. Connections that are denied now end. Raises `ConfigError`, `InvalidState` without a network.
+        """
+        self._loop.run(self._face.set_network(network))
+
+    def network_log(self) -> Sequence[Denial]:
+        """What it was refused: the last 500 times, the oldest first. Raises `InvalidState` without a network."""
+        return self._loop.run(self._face.network_log())
 
     def set_timeout(self, timeout: float | None) -> None:
         """It ends `timeout` seconds from now, whatever was granted before; None is without end."""
