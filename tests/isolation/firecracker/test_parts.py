@@ -99,10 +99,16 @@ def test_metrics_add_up_over_lines_and_pieces(pipe: tuple[int, int]) -> None:
     assert meter.read() == Metrics(disk_read=8, disk_written=2, network_sent=7, seccomp_faults=1)
 
 
+def new_jail(place: Path) -> Jail:
+    base = place / "jails"
+    jail = Jail("a", base, base / "firecracker" / "a" / "root", 1_900_000_001)
+    jail.make()
+    return jail
+
+
 @needs_root
 def test_what_a_jail_may_read_is_linked_and_what_not_is_copied(tmp_path: Path) -> None:
-    jail = Jail("a", tmp_path, tmp_path / "firecracker" / "a" / "root", 1_900_000_001)
-    jail.make()
+    jail = new_jail(tmp_path)
     assert (jail.root.stat().st_uid, jail.root.stat().st_mode & 0o777) == (jail.user, 0o700)
     shared, private, written = tmp_path / "shared", tmp_path / "private", tmp_path / "written"
     for path, mode in ((shared, 0o644), (private, 0o600), (written, 0o600)):
@@ -112,9 +118,11 @@ def test_what_a_jail_may_read_is_linked_and_what_not_is_copied(tmp_path: Path) -
     jail.bring(private, "kernel")
     jail.give(written, UPPER)
     assert (jail.root / ROOT).samefile(shared)
-    assert (jail.root / "kernel").read_text() == "private"
-    assert (jail.root / "kernel").stat().st_uid == jail.user
-    assert private.stat().st_uid == 0
+    copy = jail.root / "kernel"
+    assert (copy.read_text(), copy.stat().st_mode & 0o777) == ("private", 0o444)
+    jail.bring(private, "again")
+    assert copy.samefile(jail.root / "again")
+    assert private.stat().st_mode & 0o777 == 0o600
     assert (jail.root / UPPER).samefile(written)
     assert written.stat().st_uid == jail.user
     (jail.root / "state").write_text("written by Firecracker")
@@ -122,18 +130,22 @@ def test_what_a_jail_may_read_is_linked_and_what_not_is_copied(tmp_path: Path) -
     assert ((tmp_path / "state").stat().st_uid, (tmp_path / "state").stat().st_mode & 0o777) == (0, 0o444)
     jail.remove()
     jail.remove()
-    assert list((tmp_path / "firecracker").iterdir()) == []
+    assert list((tmp_path / "jails/firecracker").iterdir()) == []
     assert shared.read_text() == "shared"
 
 
 @needs_root
 def test_a_disk_on_another_file_system_cannot_be_given(tmp_path: Path) -> None:
-    jail = Jail("a", tmp_path, tmp_path / "firecracker" / "a" / "root", 1_900_000_001)
-    jail.make()
+    jail = new_jail(tmp_path)
     with pytest.raises(InfrastructureError, match="are on two file systems"):
         jail.give(Path("/proc/version"), UPPER)
-    jail.bring(Path("/proc/sys/kernel/osrelease"), ROOT)
-    assert not (jail.root / ROOT).is_symlink()
+    elsewhere = Path("/dev/shm", f"agentenv-{os.getpid()}")
+    elsewhere.write_text("on another")
+    try:
+        jail.bring(elsewhere, ROOT)
+    finally:
+        elsewhere.unlink()
+    assert (jail.root / ROOT).read_text() == "on another"
 
 
 def test_the_tiny_guest_is_what_its_source_says(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentenv.errors import InfrastructureError
+from agentenv.isolation.artefacts.storing import make_once
 from agentenv.isolation.firecracker.release import Programs
 from agentenv.isolation.vm.disk import clone_disk
 
@@ -62,14 +63,13 @@ class Jail:
     def bring(self, source: Path, name: str) -> None:
         """Makes a file that is only read appear as `name`. Raises OSError, `InfrastructureError`.
 
-        By a link wherever that can be. What the jail's user may not read, and what lies on another file system, is copied.
+        By a link. What the jail's user may not read, and what lies on another file system, is copied once for all jails of the owner.
         """
         target = self.root / name
         if self.user is None:
             target.symlink_to(source.absolute())
         elif not source.stat().st_mode & _READABLE or not _linked(source, target):
-            clone_disk(source, target)
-            self._hand_over(target)
+            target.hardlink_to(self._staged(source))
 
     def give(self, source: Path, name: str) -> None:
         """Makes a file that is written appear as `name`; both are one file from now on. Raises OSError, `InfrastructureError`."""
@@ -106,6 +106,17 @@ class Jail:
     def remove(self) -> None:
         """Removes it with all that is in it. Idempotent."""
         shutil.rmtree(self.root.parent, ignore_errors=True)
+
+    def _staged(self, source: Path) -> Path:
+        status = source.stat()
+        staged = self.base.with_name("staged") / f"{status.st_dev}-{status.st_ino}-{status.st_size}-{status.st_mtime_ns}"
+
+        def copy(partial: Path) -> None:
+            clone_disk(source, partial)
+            partial.chmod(0o444)
+
+        make_once(staged, copy)
+        return staged
 
     def _hand_over(self, path: Path) -> None:
         if self.user is not None:
