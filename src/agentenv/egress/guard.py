@@ -46,7 +46,7 @@ class Guard:
         self._resolver = resolver
         self._log = DenialLog(sandbox, events)
         self._proxy: EgressProxy | None = None
-        self._ports: rules.ProxyPorts | None = None
+        self.proxy_ports: rules.ProxyPorts | None = None
         self._turn = asyncio.Lock()
         self._on_host = False
         self._closed = False
@@ -59,7 +59,7 @@ class Guard:
 
     def host_rules(self) -> str:
         """What of the host's rules is about this sandbox, to be put in force again where somebody has emptied them."""
-        return rules.host_chains(self._link.interface, self.policy, self._ports) if self._on_host else ""
+        return rules.host_chains(self._link.interface, self.policy, self.proxy_ports) if self._on_host else ""
 
     async def change(self, policy: EgressPolicy) -> None:
         """Puts `policy` in the place of the present one. While that happens only what both allow gets through.
@@ -84,7 +84,7 @@ class Guard:
                 if proxy is not None and proxy is not self._proxy:
                     await proxy.close()
                 raise
-            before, self._proxy, self._ports, self.policy = self._proxy, proxy, ports, policy
+            before, self._proxy, self.proxy_ports, self.policy = self._proxy, proxy, ports, policy
             if before is not None:
                 before.change(policy)
                 if before is not proxy:
@@ -108,7 +108,7 @@ class Guard:
         if not policy.by_name:
             return None, None
         if self._proxy is not None:
-            return self._proxy, self._ports
+            return self._proxy, self.proxy_ports
         # Loaded here: it brings the DNS library, which sandboxes without such rules do without.
         from agentenv.egress.proxy import EgressProxy
 

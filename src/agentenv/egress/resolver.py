@@ -43,7 +43,7 @@ class Resolver:
     `source`: by default what /etc/resolv.conf says.
     """
 
-    source: dns.asyncresolver.Resolver = field(default_factory=_of_this_host)
+    source: dns.asyncresolver.Resolver = field(default_factory=lambda: _of_this_host())
     _answers: dict[str, tuple[float, tuple[ipaddress.IPv4Address, ...]]] = field(default_factory=dict)
     _turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_AT_ONCE))
 

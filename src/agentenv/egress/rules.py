@@ -21,6 +21,10 @@ VIRTUAL_NAMESERVER = "192.0.0.53"
 """Whom a sandbox asks for names where the host has no name server in its reach. Nobody has this address (it is kept for uses inside of one
 host, RFC 6890), and where names decide, the proxy answers whatever is asked of anybody."""
 
+_KINDS = ("forward", "input", "redirect")
+MAPS = f"add table inet {TABLE}\n" + "".join(f"add map inet {TABLE} {kind}_of {{ type ifname : verdict; }}\n" for kind in _KINDS)
+"""Through these the table that is the machine's leads to the chains of single sandboxes."""
+
 _BOTH = "meta l4proto { tcp, udp } th dport"
 
 
@@ -104,10 +108,10 @@ def host_chains(interface: str, policy: EgressPolicy, proxy: ProxyPorts | None) 
 
 
 def no_host_chains(interfaces: Iterable[str]) -> str:
-    """Removes the chains of sandboxes that are gone; those that never had any are no error."""
-    text = ""
+    """Removes the chains of sandboxes that are gone; where there are none (any more), that is no error."""
+    text = MAPS
     for interface in interfaces:
-        for kind in ("forward", "input", "redirect"):
+        for kind in _KINDS:
             name, element = f"{kind}_{interface}", f'{{ "{interface}" : jump {kind}_{interface} }}'
             text += f"add chain inet {TABLE} {name}\nadd element inet {TABLE} {kind}_of {element}\n"
             text += f'delete element inet {TABLE} {kind}_of {{ "{interface}" }}\ndelete chain inet {TABLE} {name}\n'

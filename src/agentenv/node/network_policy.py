@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentenv.egress.policy import SPECIAL
-from agentenv.egress.rules import INTERFACE_PREFIX, TABLE
+from agentenv.egress.rules import INTERFACE_PREFIX, MAPS, TABLE
 
 SLOT_RANGES = (*(f"10.{number}.0.0/16" for number in range(200, 220)), "172.30.0.0/16", "198.18.0.0/16")
 """Where slots take their addresses from: the first of these that the host has no route into."""
@@ -84,18 +84,16 @@ def host_nameservers(files: Iterable[Path] = _RESOLVER_FILES) -> tuple[str, ...]
 def ruleset(slot_ranges: Iterable[str], nameservers: Iterable[str]) -> str:
     """The machine's part of the table for libnftables: applied as one transaction, it takes the place of the one before without a gap.
 
-    The chains of single sandboxes (`agentenv.egress.rules.host_chains`) stay; the three maps lead to them. Refusals are answered, so that a
+    The chains of single sandboxes (`agentenv.egress.rules.host_chains`) stay. Refusals are answered, so that a
     program inside fails at once rather than after minutes: TCP with a reset, since the kernel sends only a few ICMP errors a second to
     one address (icmp_ratelimit).
     """
     sets = {"denied": SPECIAL, "nameservers": tuple(nameservers), "slots": tuple(slot_ranges)}
-    text = f"add table inet {TABLE}\n"
+    text = MAPS
     for name, elements in sets.items():
         flags = "" if name == "nameservers" else " flags interval;"
         text += f"add set inet {TABLE} {name} {{ type ipv4_addr;{flags} }}\nflush set inet {TABLE} {name}\n"
         text += f"add element inet {TABLE} {name} {{ {', '.join(elements)} }}\n" if elements else ""
-    for kind in ("forward", "input", "redirect"):
-        text += f"add map inet {TABLE} {kind}_of {{ type ifname : verdict; }}\n"
     for chain, hook in _CHAINS.items():
         text += f"add chain inet {TABLE} {chain}{hook}\nflush chain inet {TABLE} {chain}\n"
     return text + _RULES
