@@ -6,11 +6,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from tests.machines import small_root
+from tests.sandbox.conftest import real_node
 
-from agentenv.errors import CapabilityError, NotFound
+from agentenv.errors import CapabilityError, InvalidState, NotFound
 from agentenv.isolation import probe_all
 from agentenv.node import Node
 from agentenv.sandbox import AsyncSandbox
@@ -206,4 +208,53 @@ async def test_a_sandbox_that_cannot_be_written_down_keeps_its_files_and_says_so
         with pytest.raises(CapabilityError, match="has a network"):
             await sandbox.snapshot(memory=True)
         with pytest.raises(CapabilityError, match="has a network"):
+            await sandbox.fork(1, memory=True)
+
+
+async def test_a_sandbox_is_paused_to_the_disk_and_goes_on(counting: Counting, node: Node) -> None:
+    sandbox = counting.sandbox
+    assert sandbox.capabilities.memory_snapshot
+    waiting = asyncio.create_task(sandbox.commands.run("sleep 1000"))
+    while len(await sandbox.commands.list()) < 2:
+        continue
+    at_least = await count(sandbox)
+    await sandbox.pause(to_disk=True)
+    assert (sandbox.state, [info.state for info in await AsyncSandbox.list(node=node)]) == ("hibernated", ["hibernated"])
+    with pytest.raises(InvalidState, match="paused to the disk while this ran"):
+        await waiting
+    with pytest.raises(InvalidState, match="is paused to the disk"):
+        await sandbox.commands.run("true")
+    await sandbox.resume()
+    assert sandbox.generation == 2
+    assert await count(sandbox) >= at_least
+    await reached(sandbox, at_least + 20)
+    assert await sandbox.files.read("/root/file") == "the same"
+    assert await sandbox.commands.kill(counting.pid)
+
+
+async def test_another_process_takes_over_what_was_paused_to_the_disk(home: Path, image: str, isolation: str) -> None:
+    async with real_node(home) as first:
+        sandbox = await AsyncSandbox.create(image, isolation=isolation, node=first)
+        await sandbox.files.write("/root/file", "left")
+        await sandbox.pause(to_disk=True)
+    async with real_node(home) as second:
+        again = await AsyncSandbox.connect(sandbox.id, node=second)
+        assert again.state == "hibernated"
+        await again.resume()
+        assert await again.files.read("/root/file") == "left"
+        await again.kill()
+        assert await AsyncSandbox.list(node=second) == []
+
+
+async def test_what_cannot_be_written_down_is_not_paused_to_the_disk(node: Node, image: str) -> None:
+    if not any(probe.backend == "namespace" and probe.usable for probe in probe_all()):
+        pytest.skip("no namespaces here")
+    async with await AsyncSandbox.create(image, isolation="namespace", node=node) as sandbox:
+        assert not sandbox.capabilities.memory_snapshot
+        with pytest.raises(CapabilityError, match="cannot write memory down"):
+            await sandbox.pause(to_disk=True)
+        assert (await sandbox.commands.run("echo on")).stdout == "on\n"
+        snapshot = await sandbox.snapshot()
+        assert not snapshot.memory
+        with pytest.raises(CapabilityError, match="cannot write memory down"):
             await sandbox.fork(1, memory=True)

@@ -16,7 +16,7 @@ from agentenv.node.layers import LayersInUse, LayerStore
 from agentenv.node.origin import DISK
 from agentenv.node.sandbox import NodeSandbox
 from agentenv.node.snapshots import Snapshot, created_now, new_snapshot_id
-from agentenv.node.taking import Taken
+from agentenv.node.taking import Taken, explained
 from agentenv.node.trash import Trash
 
 
@@ -33,8 +33,16 @@ class Keeping:
     ) -> Snapshot:
         """The snapshot of what was taken. All that it names is in its place when `write` is called, which writes it down, in a thread.
 
-        Whatever fails, what was taken is thrown away, and nothing of it is left.
+        Whatever fails, what was taken is thrown away, and nothing of it is left. Raises `StorageFull`, `InfrastructureError`.
         """
+        try:
+            return await self._keep(sandbox, taken, name, parent, write)
+        except OSError as error:
+            raise explained(error, sandbox.id, self.layers.directory) from error
+
+    async def _keep(
+        self, sandbox: NodeSandbox, taken: Taken, name: str | None, parent: Snapshot | None, write: Callable[[Snapshot], None]
+    ) -> Snapshot:
         identifier = new_snapshot_id()
         with ExitStack() as held:
             for path in (taken.files, taken.memory):

@@ -73,7 +73,7 @@ class Taking:
                         later.push_async_callback(going_on.pop_all().aclose)
                 undo.pop_all()
         except (OSError, InfrastructureError) as error:
-            raise self._explained(sandbox, error) from error
+            raise explained(error, sandbox.id, self.owner.directory) from error
         if anything:
             return Taken(files, written)
         self.trash.discard(files)
@@ -145,12 +145,14 @@ class Taking:
 
         return await in_thread(lambda: copy_uppers(uppers, staging, stop), broken_off.set) > 0
 
-    def _explained(self, sandbox: NodeSandbox, error: OSError | InfrastructureError) -> AgentEnvError:
-        if _tells_of_full_disk(error):
-            return disk_full(sandbox.id, self.owner.directory)
-        if isinstance(error, InfrastructureError):
-            return error
-        return InfrastructureError(f"the files of sandbox {sandbox.id} could not be copied: {error}.")
+
+def explained(error: OSError | InfrastructureError, identifier: str, disk: Path) -> AgentEnvError:
+    """What it means for a sandbox that it could not be kept below the directory `disk`: the disk is full, or the error itself."""
+    if _tells_of_full_disk(error):
+        return disk_full(identifier, disk)
+    if isinstance(error, InfrastructureError):
+        return error
+    return InfrastructureError(f"sandbox {identifier} could not be kept: {error}.", remedy="Check the disk of AGENTENV_HOME.")
 
 
 async def _to_the_end(step: Callable[[], Coroutine[Any, Any, None]]) -> None:

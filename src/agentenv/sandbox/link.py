@@ -92,7 +92,8 @@ class Link:
         """
         if isinstance(error, LimitReached):
             return error
-        if self.host.state != "dead" and self.host.generation != (generation or self._generation):
+        gone = self.host.state == HIBERNATED or self.host.generation != (generation or self._generation)
+        if self.host.state != "dead" and gone:
             return self._rolled_back()
         if self.host.state != "dead":
             try:
