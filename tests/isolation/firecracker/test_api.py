@@ -16,12 +16,15 @@ from hypothesis import strategies as st
 
 from agentenv.errors import InfrastructureError, ProtocolError
 from agentenv.isolation.firecracker.api import (
+    UNLIMITED,
     Api,
     ApiError,
     BalloonUpdate,
     BootSource,
     Drive,
+    DriveUpdate,
     MemoryBackend,
+    RateLimiter,
     SnapshotLoad,
     State,
     Version,
@@ -208,6 +211,10 @@ def test_what_has_its_default_is_not_sent() -> None:
         "path_on_host": "root.img",
         "is_root_device": False,
         "is_read_only": True,
+    }
+    assert msgspec.json.decode(msgspec.json.encode(DriveUpdate("root", RateLimiter(ops=UNLIMITED)))) == {
+        "drive_id": "root",
+        "rate_limiter": {"ops": {"size": 0, "refill_time": 0}},
     }
     load = SnapshotLoad("state", MemoryBackend("memory", "File"), enable_diff_snapshots=True)
     assert msgspec.json.decode(msgspec.json.encode(load)) == {

@@ -158,20 +158,15 @@ async def test_closed_it_starts_nothing(tiny: BackendYard) -> None:
 
 async def test_the_pool_has_processes_ready_and_uses_each_once(vms: VmYard) -> None:
     made: list[Vmm] = []
-    filled = asyncio.Event()
 
     async def launch() -> Vmm:
-        vmm = await vms.launcher.launch()
-        made.append(vmm)
-        if len(made) == 3:
-            filled.set()
-        return vmm
+        made.append(await vms.launcher.launch())
+        return made[-1]
 
-    ready = pool.Pool(launch, 2)
+    ready = pool.Pool(launch, 2, 3)
     first = await ready.take()
-    ready.refill()
-    await filled.wait()
-    await asyncio.sleep(0)
+    await ready.full()
+    assert len(made) == 3
     os.kill(made[-1].monitor.pid, signal.SIGKILL)
     await made[-1].monitor.wait()
     taken = [await ready.take() for _ in range(2)]
@@ -181,6 +176,30 @@ async def test_the_pool_has_processes_ready_and_uses_each_once(vms: VmYard) -> N
     with pytest.raises(InvalidState):
         await ready.take()
     for vmm in (first, *taken):
+        await vmm.end()
+    assert vms.leftovers() == []
+
+
+async def test_the_pool_follows_what_is_asked_for_at_a_time(vms: VmYard) -> None:
+    made: list[Vmm] = []
+
+    async def launch() -> Vmm:
+        made.append(await vms.launcher.launch())
+        return made[-1]
+
+    def idle() -> int:
+        return sum(vmm.monitor.ended is None for vmm in made) - len(taken)
+
+    taken: list[Vmm] = []
+    ready = pool.Pool(launch, 1, 4)
+    for asked, kept in ((6, 4), (0, 2), (1, 1), (0, 1)):
+        taken += [await ready.take() for _ in range(asked)]
+        ready.refill()
+        await ready.full()
+        assert idle() == kept
+    await ready.close()
+    assert idle() == 0
+    for vmm in taken:
         await vmm.end()
     assert vms.leftovers() == []
 
@@ -197,7 +216,7 @@ async def test_the_pool_tries_again_after_a_pause(monkeypatch: pytest.MonkeyPatc
             enough.set()
         raise InfrastructureError("no such luck.")
 
-    ready = pool.Pool(launch, 1)
+    ready = pool.Pool(launch, 1, 1)
     with pytest.raises(InfrastructureError, match="no such luck"):
         await ready.take()
     ready.refill()

@@ -164,7 +164,7 @@ async def test_balloon_limits_and_metrics(vms: VmYard) -> None:
     assert (await vm.balloon()).target_mib == 4
     bucket = TokenBucket(1 << 20, 1000)
     await vm.limit(Limits(disk=RateLimiter(bandwidth=bucket, ops=TokenBucket(100, 1000))))
-    await vm.limit(Limits())
+    await vm.limit(Limits())  # lifts it
     assert (await vm.metrics()).disk_written == 0
     await vm.kill()
 

@@ -47,18 +47,21 @@ class BootSource(Message, frozen=True):
 
 
 class TokenBucket(Message, frozen=True):
-    """`size` tokens (bytes or operations) are given anew every `refill_time` milliseconds."""
+    """`size` tokens (bytes or operations) are given anew every `refill_time` milliseconds. Two zeros lift a limit that was set."""
 
     size: int
-    refill_time: int = 0
+    refill_time: int
     one_time_burst: int | None = None
 
 
 class RateLimiter(Message, frozen=True):
-    """Bytes and operations, each limited by itself; None is unlimited."""
+    """Bytes and operations, each limited by itself; None is unlimited, and in an update leaves the limit as it is."""
 
     bandwidth: TokenBucket | None = None
     ops: TokenBucket | None = None
+
+
+UNLIMITED = TokenBucket(0, 0)
 
 
 class Drive(Message, frozen=True):

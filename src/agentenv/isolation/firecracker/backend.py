@@ -25,7 +25,7 @@ from agentenv.isolation.vm import GuestConfig, GuestFiles, Platform, configure_g
 from agentenv.isolation.vm.attempt import Attempt
 from agentenv.isolation.vm.finishing import finished
 
-_READY = 2
+_LEAST_READY, _MOST_READY = 2, 16
 _LOOK_AGAIN = 0.002
 
 
@@ -39,7 +39,7 @@ class FirecrackerBackend:
         self._store = store
         self._settings = settings
         self._release = launcher.programs.release
-        self._pool = Pool(launcher.launch, _READY)
+        self._pool = Pool(launcher.launch, _LEAST_READY, _MOST_READY)
         self._machines: set[FirecrackerMachine] = set()
         self._underway = 0
         self._closed = False
@@ -90,6 +90,10 @@ class FirecrackerBackend:
             if spec.resources.memory is not None and memory_of(spec.resources) < vm.memory_mib:
                 await vm.resize_balloon(vm.memory_mib - memory_of(spec.resources))
             return self._machine(vm, spec, attempt, held)
+
+    async def warm(self) -> None:
+        """Returns when as many processes are ready as were taken at a time before."""
+        await self._pool.full()
 
     async def close(self) -> None:
         """Ends every sandbox and frees all. Idempotent."""

@@ -13,6 +13,7 @@ from agentenv.errors import InfrastructureError
 from agentenv.isolation.firecracker import jail as names
 from agentenv.isolation.firecracker import memory
 from agentenv.isolation.firecracker.api import (
+    UNLIMITED,
     Action,
     Api,
     Balloon,
@@ -153,9 +154,9 @@ class Vm:
         def tell(api: Api) -> None:
             for name in self.facts.drives:
                 drive = _drive_id(name)
-                api.patch(f"/drives/{drive}", DriveUpdate(drive, limits.disk or RateLimiter()))
+                api.patch(f"/drives/{drive}", DriveUpdate(drive, _update(limits.disk)))
             if self.facts.network:
-                limiter = limits.network or RateLimiter()
+                limiter = _update(limits.network)
                 api.patch(f"/network-interfaces/{INTERFACE}", InterfaceUpdate(INTERFACE, limiter, limiter))
 
         await self._ask(tell)
@@ -205,6 +206,11 @@ def _with_epoch(facts: Facts, epoch: str) -> Facts:
     return Facts(**{name: getattr(facts, name) for name in Facts.__struct_fields__} | {"epoch": epoch})
 
 
+def _update(limiter: RateLimiter | None) -> RateLimiter:
+    wanted = limiter or RateLimiter()
+    return RateLimiter(wanted.bandwidth or UNLIMITED, wanted.ops or UNLIMITED)
+
+
 def _drive_id(name: str) -> str:
     return name.partition(".")[0]
 
@@ -240,7 +246,8 @@ def _add_devices(vmm: Vmm, release: Release, boot: Boot) -> None:
         interface = NetworkInterface(INTERFACE, vmm.link.tap, vmm.link.mac, rx_rate_limiter=network, tx_rate_limiter=network)
         api.put(f"/network-interfaces/{INTERFACE}", interface)
     reporting = release.reports_free_pages
-    api.put("/balloon", Balloon(0, deflate_on_oom=True, stats_polling_interval_s=_STATISTICS_SECONDS, free_page_reporting=reporting))
+    # What was taken stays taken when the guest runs out of memory: a limit is one.
+    api.put("/balloon", Balloon(0, deflate_on_oom=False, stats_polling_interval_s=_STATISTICS_SECONDS, free_page_reporting=reporting))
     api.put("/vsock", Vsock(_GUEST_CID, names.VSOCK))
     api.put("/entropy", Entropy())
 
