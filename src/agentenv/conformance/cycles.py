@@ -55,13 +55,16 @@ class Mark:
 
 
 class Walk:
-    """One sandbox on its way through random changes; `trail` says what was done, for whoever has to repeat it."""
+    """One sandbox on its way through random changes.
+
+    `state` is what there should be, `trail` says what was done, for whoever has to repeat it.
+    """
 
     def __init__(self, subject: Subject, sandbox: AsyncSandbox, seed: int) -> None:
         self._subject = subject
         self._sandbox = sandbox
         self._choice = random.Random(seed)
-        self._state = State()
+        self.state = State()
         self._marks: list[Mark] = []
         self._elsewhere: str | None = None
         self._python = True
@@ -80,6 +83,8 @@ class Walk:
         moves = [self._mark]
         if capabilities.pause:
             moves += [self._pause, self._pause_and_mark]
+        if capabilities.memory_snapshot:
+            moves.append(self._sleep)
         if self._marks:
             moves += [self._go_back, self._go_back]
         for _ in range(self._choice.randrange(1, 4)):
@@ -92,19 +97,19 @@ class Walk:
         told = await self._sandbox.commands.run(_LOOK, check=True)
         listing, digests, elsewhere = told.stdout.split("=\n")
         found = _parsed(listing, digests)
-        if found != self._state.entries:
-            raise CheckFailed(f"the files differ: {_difference(found, self._state.entries)} {self._told()}")
+        if found != self.state.entries:
+            raise CheckFailed(f"the files differ: {_difference(found, self.state.entries)} {self._told()}")
         if self._elsewhere not in (None, elsewhere):
             raise CheckFailed(f"files outside of {PLACE} have changed. {self._told()}")
         self._elsewhere = elsewhere
         running = [one.pid for one in await self._sandbox.commands.list()]
-        wanted = [self._state.resident.pid] if self._state.resident else []
+        wanted = [self.state.resident.pid] if self.state.resident else []
         if running != wanted:
             raise CheckFailed(f"the commands {running} run, and should be {wanted}. {self._told()}")
-        if self._state.resident:
-            value = (await self._state.resident.ask(self._sandbox)).value
-            if value != self._state.value:
-                raise CheckFailed(f"the number in memory is {value}, and should be {self._state.value}. {self._told()}")
+        if self.state.resident:
+            value = (await self.state.resident.ask(self._sandbox)).value
+            if value != self.state.value:
+                raise CheckFailed(f"the number in memory is {value}, and should be {self.state.value}. {self._told()}")
 
     async def _pause(self) -> None:
         self.trail.append("pause, resume")
@@ -118,11 +123,16 @@ class Walk:
         self.trail.append("resume")
         await self._sandbox.resume()
 
+    async def _sleep(self) -> None:
+        self.trail.append("pause to the disk, resume")
+        await self._sandbox.pause(to_disk=True)
+        await self._sandbox.resume()
+
     async def _mark(self) -> None:
         memory = self._subject.capabilities.memory_snapshot and self._choice.random() < 0.6
         self.trail.append(f"snapshot {len(self._marks)}{' with memory' if memory else ''}")
         taken = await self._subject.snapshot(self._sandbox, memory=memory if self._subject.capabilities.memory_snapshot else None)
-        state = self._state if memory else replace(self._state, resident=None)
+        state = self.state if memory else replace(self.state, resident=None)
         self._marks.append(Mark(taken, replace(state, entries=dict(state.entries)), memory))
 
     async def _go_back(self) -> None:
@@ -130,20 +140,20 @@ class Walk:
         mark = self._marks[number]
         self.trail.append(f"rollback to {number}")
         await self._sandbox.rollback(mark.snapshot)
-        self._state = replace(mark.state, entries=dict(mark.state.entries))
+        self.state = replace(mark.state, entries=dict(mark.state.entries))
         await self.compare()
         await self._revive()
 
     async def _revive(self) -> None:
         """Starts the program where none runs."""
-        if self._state.resident is None and self._python:
+        if self.state.resident is None and self._python:
             resident = await start_resident(self._sandbox)
             value = self._choice.randrange(1000, 1_000_000)
             await resident.ask(self._sandbox, str(value))
-            self._state = replace(self._state, resident=resident, value=value)
+            self.state = replace(self.state, resident=resident, value=value)
 
     async def _change(self) -> None:
-        files, entries = self._sandbox.files, self._state.entries
+        files, entries = self._sandbox.files, self.state.entries
         path = self._choice.choice(NAMES)
         full, old = f"{PLACE}/{path}", entries.get(path)
         deed = self._choice.choice(("write", "append", "remove", "mode", "link", "count"))
@@ -167,24 +177,24 @@ class Walk:
 
     async def _write(self, path: str, *, append: bool) -> None:
         content = self._choice.randbytes(self._choice.choice(SIZES))
-        full, old = f"{PLACE}/{path}", self._state.entries.get(path)
+        full, old = f"{PLACE}/{path}", self.state.entries.get(path)
         before = await self._sandbox.files.read(full, format="bytes") if append and old else b""
         await self._make_above(path)
         await self._sandbox.files.write(full, content, append=append)
         digest = hashlib.sha256(before + content).hexdigest()
-        self._state.entries[path] = Entry("f", old.mode if old else 0o644, digest)
+        self.state.entries[path] = Entry("f", old.mode if old else 0o644, digest)
 
     async def _make_above(self, path: str) -> None:
         parts = path.split("/")[:-1]
         for depth in range(len(parts)):
             above = "/".join(parts[: depth + 1])
             await self._sandbox.files.make_dir(f"{PLACE}/{above}", mode=0o755)
-            self._state.entries[above] = Entry("d", 0o755, "")
+            self.state.entries[above] = Entry("d", 0o755, "")
 
     async def _count(self) -> None:
-        if self._state.resident:
-            await self._state.resident.ask(self._sandbox, "add")
-            self._state = replace(self._state, value=self._state.value + 1)
+        if self.state.resident:
+            await self.state.resident.ask(self._sandbox, "add")
+            self.state = replace(self.state, value=self.state.value + 1)
 
     def _told(self) -> str:
         return f"The last steps were: {'; '.join(self.trail[-12:])}."

@@ -57,6 +57,8 @@ async def memory_unclaimed(subject: Subject) -> None:
         await subject.snapshot(sandbox, memory=True)
     with expect_refusal("a fork with memory", CapabilityError):
         await subject.fork(sandbox, 1, memory=True)
+    with expect_refusal("a pause to the disk", CapabilityError):
+        await sandbox.pause(to_disk=True)
     taken = await subject.snapshot(sandbox, memory=False)
     with expect_refusal("a start from the memory of a snapshot of files", CapabilityError):
         await subject.create(snapshot=taken, memory=True)

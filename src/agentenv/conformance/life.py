@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from agentenv.conformance.resident import start_resident
-from agentenv.conformance.subject import Subject
+from agentenv.conformance.subject import PATIENT, Subject
 from agentenv.errors import AgentEnvError, InvalidState, NotFound, StartupTimeout
 from agentenv.isolation.conformance import CheckFailed, check, expect, expect_equal, expect_refusal
 from agentenv.isolation.conformance.traces import wait_until_gone
@@ -89,6 +89,32 @@ async def running_command(subject: Subject) -> None:
     expect_equal("its output", (await running).stdout.split(), [str(number) for number in range(30)])
 
 
+@check("pause.to-disk", needs=("memory_snapshot",), seconds=300)
+async def to_disk(subject: Subject) -> None:
+    """A sandbox that is paused to the disk takes no process, and goes on with files and memory; also when its owner has ended."""
+    async with await Node.open(subject.node.home) as other:
+        sandbox = await AsyncSandbox.create(subject.image, isolation=subject.isolation, timeouts=PATIENT, node=other)
+        await subject.require(sandbox, "python3")
+        resident = await start_resident(sandbox)
+        await resident.ask(sandbox, "41")
+        await sandbox.files.write("/root/file", "kept")
+        for value in (41, 42):
+            await sandbox.pause(to_disk=True)
+            with expect_refusal("a command in a sandbox that is on the disk", InvalidState):
+                await sandbox.commands.run("true")
+            if left := await wait_until_gone(other.owner.machine_directory(sandbox.id)):
+                raise CheckFailed(f"a sandbox that is on the disk has {left}.")
+            await sandbox.resume()
+            expect_equal("the value in its memory", (await resident.ask(sandbox)).value, value)
+            await resident.ask(sandbox, "add")
+        await sandbox.pause(to_disk=True)
+    again = subject.keep(await AsyncSandbox.connect(sandbox.id, node=subject.node))
+    await again.resume()
+    expect_equal("the value in its memory, with another owner", (await resident.ask(again)).value, 43)
+    expect_equal("its file, with another owner", await again.files.read("/root/file"), "kept")
+    expect_equal("its commands, with another owner", [one.pid for one in await again.commands.list()], [resident.pid])
+
+
 @check("end.lifetime")
 async def lifetime(subject: Subject) -> None:
     """A sandbox ends when its time is over, and says that this is why."""
@@ -105,19 +131,21 @@ async def lifetime(subject: Subject) -> None:
 @check("end.kill")
 async def kill(subject: Subject) -> None:
     """A sandbox is killed in every state, twice without harm, and nothing of it is left; what ran in it is told."""
-    states = ("running", "paused") if subject.capabilities.pause else ("running",)
-    for state in states:
+    has = subject.capabilities
+    states = {"running": True, "paused": has.pause, "on the disk": has.memory_snapshot}
+    for state in [name for name, possible in states.items() if possible]:
         sandbox = await subject.create()
         running = asyncio.ensure_future(sandbox.commands.run("sleep 1000"))
         await sandbox.commands.run("sleep 1000 >/dev/null 2>&1 & true")
-        if state == "paused":
-            await sandbox.pause()
+        if state != "running":
+            await sandbox.pause(to_disk=state == "on the disk")
         expect_equal("what the first `kill` says", await sandbox.kill(), True)
         expect_equal("what the second `kill` says", await sandbox.kill(), False)
         with expect_refusal("a command whose sandbox was killed", InvalidState):
             await running
         if left := await wait_until_gone(subject.node.owner.machine_directory(sandbox.id)):
             raise CheckFailed(f"a sandbox that was killed while {state} leaves {left}.")
+        expect_equal("the sandboxes of that name", [one.id for one in subject.node.list() if one.id == sandbox.id], [])
 
 
 @check("end.owner-death", seconds=300)
@@ -185,4 +213,4 @@ async def expect_alive(sandbox: AsyncSandbox) -> None:
     expect_equal("what the sandbox prints", (await sandbox.commands.run("echo alive")).stdout, "alive\n")
 
 
-CHECKS = (startup_timeout, cancelled, unknown, stands_still, running_command, lifetime, kill, owner_death)
+CHECKS = (startup_timeout, cancelled, unknown, stands_still, running_command, to_disk, lifetime, kill, owner_death)

@@ -15,11 +15,11 @@ _SWEEPS = 4
 
 _FILES = """
 mkdir -p /root/kept/below && cd /root/kept
-head -c 100000 /dev/zero > large; echo content > below/file; ln -s below/file link; ln large hard; mkfifo pipe
+head -c 100000 /dev/zero > large; echo content > below/file; ln -s below/file link; ln large hard
 chmod 4711 below/file; rm -f /etc/hosts.allow; echo more >> /etc/profile; touch -d 2001-02-03T04:05:06Z large
 """
 _DESCRIBE = """
-cd /root/kept && find . -printf '%p %y %m %l %n %T@\\n' | grep -v '^[.] ' | sort; cat link; tail -n 1 /etc/profile
+cd /root/kept && find . -printf '%p %y %m %l %n\\n' | sort; stat -c %Y large; cat link; tail -n 1 /etc/profile
 sha256sum large | cut -c-64
 """
 

@@ -27,7 +27,7 @@ class Check(Generic[Subject]):
 
     `run` returns when the backend does it, and raises `CheckFailed` (or whatever else went wrong) when it does not. `needs` names the
     `Capabilities` without which it is skipped, `unless` those with which it is: a check of what happens without them. `seconds` is how
-    long it may take, `long` that it takes a minute or more and is run only where long ones are asked for.
+    long it may take.
     """
 
     name: str
@@ -36,16 +36,15 @@ class Check(Generic[Subject]):
     needs: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
     seconds: float = 120.0
-    long: bool = False
 
 
 def check(
-    name: str, *, needs: tuple[str, ...] = (), unless: tuple[str, ...] = (), seconds: float = 120.0, long: bool = False
+    name: str, *, needs: tuple[str, ...] = (), unless: tuple[str, ...] = (), seconds: float = 120.0
 ) -> Callable[[Callable[[Subject], Awaitable[None]]], Check[Subject]]:
     """Makes a check of the function below it, whose docstring says in one line what the backend has to do."""
 
     def make(function: Callable[[Subject], Awaitable[None]]) -> Check[Subject]:
-        return Check(name, inspect.getdoc(function) or "", function, needs, unless, seconds, long)
+        return Check(name, inspect.getdoc(function) or "", function, needs, unless, seconds)
 
     return make
 

@@ -63,8 +63,8 @@ async def kill(yard: Yard) -> None:
     await shell(machine, "sleep 1000 >/dev/null 2>&1 &")
     first = await machine.kill()
     expect_equal("what a second `kill` says", await machine.kill(), first)
-    expect_equal("what `wait` says after a `kill`", await machine.wait(), first)
     await _expect_dead(machine)
+    expect_equal("what `wait` says after a `kill`", await machine.wait(), first)
     await yard.expect_nothing_left(yard.directory_of(machine), "a killed machine")
 
 
