@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -185,3 +185,45 @@ async def test_a_launch_that_is_given_up(vms: VmYard) -> None:
     assert vms.leftovers() == []
     vm = await vms.boot(memory=MEMORY)
     await vm.kill()
+
+
+async def given_up(work: Coroutine[object, object, object], steps: int) -> bool:
+    """Whether it was cancelled before its end, after so many turns of the loop and a moment for the threads."""
+    task = asyncio.ensure_future(work)
+    for _ in range(steps):
+        await asyncio.sleep(0.0005)
+    task.cancel()
+    await asyncio.wait({task})
+    return task.cancelled()
+
+
+async def test_a_restore_that_is_given_up_at_any_moment(vms: VmYard, checkpoint: Path) -> None:
+    broken_off = 0
+    for steps in range(0, 40, 4):
+        known = set(vms.leftovers())
+        task = vms.load(checkpoint)
+        if await given_up(task, steps):
+            broken_off += 1
+            assert set(vms.leftovers()) == known
+    assert broken_off
+    vm = await vms.load(checkpoint)
+    await counts_beyond(vm, 1)
+    await vms.launcher.close()
+
+
+async def test_a_checkpoint_that_is_given_up_leaves_an_empty_directory(vms: VmYard) -> None:
+    vm = await vms.boot()
+    await counts_beyond(vm, 1)
+    await vm.pause()
+    directory = vms.new("checkpoint")
+    directory.mkdir()
+    assert await given_up(vm.checkpoint(directory), 1)
+    assert list(directory.iterdir()) == []
+    await vm.resume()
+    await counts_beyond(vm, counted(vm))
+    await vm.pause()
+    again = await vms.checkpoint(vm)
+    child = await vms.load(again)
+    await counts_beyond(child, counted(vm))
+    await asyncio.gather(vm.kill(), child.kill())
+    assert vms.leftovers() == []

@@ -137,7 +137,11 @@ class Vm:
         kind, base = await asyncio.to_thread(self._plan, parent)
         # Until it has succeeded, nobody knows since when the monitor knows the changes.
         epoch, self._epoch = secrets.token_hex(8), None
-        await finished(lambda: self._write(directory, kind, base, epoch))
+        try:
+            await finished(lambda: self._write(directory, kind, base, epoch))
+        except asyncio.CancelledError:
+            _empty(directory)
+            raise
         self._epoch = epoch
 
     async def resize_balloon(self, mib: int) -> None:
@@ -195,11 +199,15 @@ class Vm:
             write_facts(directory, _with_epoch(self.facts, epoch))
         except (OSError, InfrastructureError) as error:
             jail.drop(names.STATE, names.MEMORY)
-            for left in directory.iterdir():
-                left.unlink()
+            _empty(directory)
             if isinstance(error, InfrastructureError):
                 raise
             raise InfrastructureError(f"the checkpoint {directory} could not be written: {error.strerror}.") from error
+
+
+def _empty(directory: Path) -> None:
+    for left in directory.iterdir():
+        left.unlink()
 
 
 def _with_epoch(facts: Facts, epoch: str) -> Facts:
