@@ -21,14 +21,16 @@ FLOORS = [
     {"train"},
     {"envs"},
     {"templates"},
+    {"conformance"},
     {"sandbox"},
     {"node"},
     {"images"},
     {"isolation"},
+    {"egress"},
     {"guest"},
     {"monitoring"},
     {"config"},
-    {"naming", "paths", "units", "version"},
+    {"destinations", "naming", "paths", "units", "version"},
     {"errors"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}

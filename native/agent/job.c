@@ -1,5 +1,6 @@
 #include "job.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -188,11 +189,22 @@ static void on_cancel(struct stream *stream) {
 static const struct stream_handler JOB_HANDLER = {
     .data = on_data, .end = on_end, .pump = on_pump, .cancel = on_cancel, .abandon = on_abandon};
 
-static void close_between(unsigned first, unsigned last) {
-    if (first > last || syscall(SYS_close_range, first, last, 0) == 0)
-        return;
-    for (unsigned fd = first; fd <= last && fd < OLD_KERNEL_DESCRIPTORS; fd++)
-        close((int)fd);
+static bool close_range_of(unsigned first, unsigned last) { return first > last || syscall(SYS_close_range, first, last, 0) == 0; }
+
+/* For kernels without close_range, gVisor's among them: one call for each number there may be takes seconds there. */
+static void close_listed(int in, int out) {
+    DIR *directory = opendir("/proc/self/fd");
+    struct dirent *entry;
+    for (int fd = 3; !directory && fd < OLD_KERNEL_DESCRIPTORS; fd++)
+        if (fd != in && fd != out)
+            close(fd);
+    while (directory && (entry = readdir(directory))) {
+        int fd = atoi(entry->d_name);
+        if (fd > 2 && fd != in && fd != out && fd != dirfd(directory))
+            close(fd);
+    }
+    if (directory)
+        closedir(directory);
 }
 
 /* The copy keeps its two pipes and the standard streams: a descriptor of the agent's that it held would keep other processes' pipes open. */
@@ -200,9 +212,10 @@ static void drop_descriptors(int in, int out) {
     unsigned low = (unsigned)(in < out ? in : out), high = (unsigned)(in < out ? out : in);
     if (in < 0)
         low = high = (unsigned)out;
-    close_between(3, low - 1);
-    close_between(low + 1, high - 1);
-    close_between(high + 1, ~0u);
+    if (!close_range_of(high + 1, ~0u))
+        close_listed(in, out);
+    else if (!close_range_of(3, low - 1) || !close_range_of(low + 1, high - 1))
+        _exit(1);
 }
 
 static void become_helper(const struct agent *agent, struct job_output *output) {

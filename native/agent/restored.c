@@ -16,6 +16,7 @@
 #include "freeze.h"
 #include "job.h"
 #include "machine.h"
+#include "names.h"
 #include "operations.h"
 
 static const char HOOKS[] = "/etc/agentenv/restored.d";
@@ -63,6 +64,14 @@ static void write_machine_id(struct job_output *output, const char *id) {
     close(fd);
 }
 
+static void rename_machine(struct job_output *output, const char *name) {
+    char before[HOST_NAME_MAX + 1] = "";
+    if (gethostname(before, sizeof before - 1) == 0)
+        names_replace(before, name);
+    if (sethostname(name, strlen(name)) != 0)
+        job_fail(output, errno, "hostname");
+}
+
 static void run_hook(struct job_output *output, const char *path) {
     int status;
     pid_t pid = fork();
@@ -101,8 +110,8 @@ static void work(struct job_output *output, void *argument) {
     if (restoration->is_vm)
         tcp_end_outside_connections();
     set_clock(restoration->realtime_ns);
-    if (restoration->hostname && sethostname(restoration->hostname, strlen(restoration->hostname)) != 0)
-        job_fail(output, errno, "hostname");
+    if (restoration->hostname)
+        rename_machine(output, restoration->hostname);
     if (restoration->machine_id)
         write_machine_id(output, restoration->machine_id);
     run_hooks(output);

@@ -96,14 +96,22 @@ static void receive_window(struct stream *stream, struct mp_value body) {
         stream_wait(stream);
 }
 
+/* The machine goes on from a snapshot, perhaps taken without a freeze or long after it had run out: what ran in it is to go on all the same. */
+static void renew(struct connection *connection) {
+    bool held = connection->held;
+    connection->held = true;
+    streams_abandon(connection);
+    connection->held = held;
+    connection->renewed = true;
+}
+
 void stream_receive(struct connection *connection, const struct frame *frame) {
     if (frame->kind == FRAME_OPEN) {
         receive_open(connection, frame);
         return;
     }
     if (frame->kind == FRAME_CANCEL && frame->stream == 0) {
-        streams_abandon(connection);
-        connection->renewed = true;
+        renew(connection);
         return;
     }
     bool from_host = frame->kind == FRAME_DATA || frame->kind == FRAME_END || frame->kind == FRAME_WINDOW || frame->kind == FRAME_CALL ||

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "names.h"
 #include "vm.h"
 
 static const struct {
@@ -96,14 +97,16 @@ static void write_machine_id(const char *given) {
 }
 
 void vm_write_identity(const struct vm_settings *settings, bool fresh) {
-    char line[VM_WORD + 2], servers[VM_WORD];
+    char line[VM_WORD + 2], servers[VM_WORD], before[VM_WORD];
     mkdir("/etc", 0755);
     write_machine_id(settings->machine_id);
     if (*settings->hostname) {
+        /* What the sandbox itself has written there since is kept. */
+        names_read(before, sizeof before);
+        names_replace(before, settings->hostname);
         snprintf(line, sizeof line, "%s\n", settings->hostname);
         write_etc("/etc/hostname", 0644, line);
     }
-    /* What the sandbox itself has written there since is kept. */
     if (fresh && *settings->hostname)
         write_hosts(settings->hostname);
     if (*settings->dns) {

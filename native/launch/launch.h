@@ -117,6 +117,10 @@ const char *hide_kernel(const struct host *host);
 const char *set_limits(void);
 const char *lock_down(const struct host *host);
 
+/* monitor.c: what else this program can be. */
+int be_warden(void);
+int become_monitor(int count, char **words);
+
 /* sandbox.c: runs in the cloned child, never returns. */
 _Noreturn void become_sandbox(const struct host *host, const struct request *request, int report_pipe);
 

@@ -1,6 +1,7 @@
 /*
  * agentenv-launch --control FD --agent PATH --filter FD [--owner PID] [--users START:COUNT --groups START:COUNT] [--sweep PATH]…
  * agentenv-launch --probe DIRECTORY [...]: tries every step that a start needs in an empty directory and prints what this machine allows.
+ * agentenv-launch warden, agentenv-launch monitor: see monitor.c.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -202,6 +203,8 @@ static int probe(struct daemon *daemon, const char *directory, int answers) {
 }
 
 int main(int count, char **words) {
+    if (count > 1 && strcmp(words[1], "warden") == 0) return be_warden();
+    if (count > 1 && strcmp(words[1], "monitor") == 0) return become_monitor(count - 1, words + 1);
     static struct daemon daemon;
     struct options options = read_options(count, words);
     int pair[2];

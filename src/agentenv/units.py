@@ -1,6 +1,6 @@
-"""Sizes and durations as people write them: "4GB", "512MiB", "30s", "1h30m", and back to text.
+"""Sizes, durations and rates as people write them: "4GB", "512MiB", "30s", "1h30m", "100Mbit/s", and back to text.
 
-Decimal and binary prefixes mean what IEC 80000-13 says: 1 GB is 10^9 bytes, 1 GiB is 2^30. Bits, bare prefixes ("4G") and
+Decimal and binary prefixes mean what IEC 80000-13 says: 1 GB is 10^9 bytes, 1 GiB is 2^30. Bits as a size, bare prefixes ("4G") and
 fractions of a byte are refused rather than guessed.
 """
 
@@ -34,7 +34,11 @@ SIZE_PATTERN = r"^\s*[0-9]+(\.[0-9]+)?\s*([KMGTPE]i?)?B\s*$"
 DURATION_PATTERN = r"^\s*([0-9]+(\.[0-9]+)?\s*(ms|s|m|h|d)\s*)+$"
 """The same for `parse_duration`."""
 
+RATE_PATTERN = r"^\s*[0-9]+(\.[0-9]+)?\s*([KMGTPE]i?)?(B|bit)/s\s*$"
+"""The same for `parse_rate`."""
+
 _NUMBER_AND_UNIT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", re.ASCII)
+_RATE = re.compile(r"\s*(?P<number>[0-9]+(?:\.[0-9]+)?)\s*(?P<prefix>(?:[KMGTPEkmgtpe]i?)?)(?P<kind>B|bit)/s\s*", re.ASCII)
 _SIZE_SPELLINGS = {unit.lower(): unit for unit in SIZE_UNITS}
 _LARGEST_SIZE = 2**63 - 1
 
@@ -69,6 +73,27 @@ def _size_in_range(size: Fraction, text: str) -> int:
     if not 0 <= size <= _LARGEST_SIZE:
         raise ValueError(f"{text!r} is outside of what a size can be, 0 to {_LARGEST_SIZE} bytes")
     return int(size)
+
+
+def parse_rate(text: str | int) -> int:
+    """The bytes a second that `text` means ("10MB/s", or in bits "100Mbit/s"); a plain whole number is bytes a second already.
+
+    Raises ValueError, with what would be right, for anything else: also for less than a byte a second.
+    """
+    right = "write bytes or bits a second, such as 10MB/s or 100Mbit/s"
+    if isinstance(text, bool) or not isinstance(text, (str, int)):
+        raise ValueError(f"{text!r} is not a rate; {right}")
+    if isinstance(text, int):
+        rate = Fraction(text)
+    else:
+        match = _RATE.fullmatch(text)
+        unit = None if match is None else _SIZE_SPELLINGS.get(f"{match['prefix']}b".lower())
+        if match is None or unit is None:
+            raise ValueError(f"{text!r} is not a rate; {right}")
+        rate = Fraction(match["number"]) * SIZE_UNITS[unit] / (8 if match["kind"] == "bit" else 1)
+    if not 1 <= rate <= _LARGEST_SIZE:
+        raise ValueError(f"{text!r} is outside of what a rate can be, 1 to {_LARGEST_SIZE} bytes a second")
+    return int(rate)
 
 
 def format_size(size: int) -> str:

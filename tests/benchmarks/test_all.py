@@ -24,8 +24,8 @@ NAMES = {"start", "start-p99", "exec", "shell", "fork", "step", "density", "file
 def test_every_benchmark_measures_and_tells() -> None:
     pytest.importorskip("stable_baselines3")
     command = [sys.executable, "-m", "agentenv.cli.main", "bench", "all", "--scale", "0.001", "--json"]
-    without_gvisor = {**os.environ, "AGENTENV_RUNSC": "/no/such/runsc"}  # test_gvisor.py measures it
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=without_gvisor)
+    elsewhere = {**os.environ, "AGENTENV_RUNSC": "/no/such/runsc", "AGENTENV_FIRECRACKER": "/no/such/firecracker"}  # test_gvisor.py, …
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=elsewhere)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert {row["name"] for row in rows if row["target"]} == NAMES

@@ -124,6 +124,18 @@ def test_the_error_carries_file_line_and_key() -> None:
     ("lines", "expected"),
     [
         ("network: {ports: [80, 80]}", "port 80 stands there twice. Write each port once."),
+        (
+            "network: {enabled: true, allow: [1.2.3.4/8]}",
+            "'1.2.3.4/8' is no range, since its address lies inside of it. Did you mean 1.0.0.0/8?",
+        ),
+        ("network: {enabled: true, allow: [127.0.0.1]}", "an address that nothing outside of a sandbox has"),
+        ("network: {enabled: true, deny: ['https://x.org']}", "'https://x.org' is a URL. Write its host alone, as in example.com."),
+        ("network: {enabled: true, deny: example.com}", "must be a list, not the text 'example.com'."),
+        (
+            "network: {enabled: true, bandwidth: {up: 3Mb}}",
+            "'3Mb' is not a rate. Write bytes or bits a second, such as 10MB/s or 100Mbit/s.",
+        ),
+        ("network: {allow: [example.com]}", "rules for a network that is not enabled. Write `enabled: true` with them."),
         ("network: {ports: [0]}", "must be greater than or equal to 1, not 0."),
         ("network: {ports: 8080}", "must be a list, not 8080. Write for example `ports: [8080, 8081]`."),
         ("resources: {memory: 17GB}", "asks for 17 GB, but this machine has 16 GB. Write 15258MiB or less."),

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from agentenv.units import (
     DURATION_PATTERN,
     DURATION_UNITS,
+    RATE_PATTERN,
     SIZE_PATTERN,
     SIZE_UNITS,
     format_duration,
     format_size,
     parse_duration,
+    parse_rate,
     parse_size,
 )
 
@@ -116,3 +118,25 @@ def test_formatted_durations() -> None:
         "2h1m",
         "1d1h",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("10MB/s", 10**7), ("100Mbit/s", 12_500_000), ("1.5 KiB/s", 1536), ("12bit/s", 1), ("8 kbit/s", 1000), (500, 500)],
+)
+def test_rates(text: str | int, rate: int) -> None:
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize("text", ["10MB", "10Mb/s", "10", "fast", "7bit/s", "0B/s", "-1B/s", 0, True, 1.5, "10MBps"])
+def test_refused_rates_say_what_would_be_right(text: object) -> None:
+    with pytest.raises(ValueError, match=r"10MB/s or 100Mbit/s|1 to 9223372036854775807 bytes a second"):
+        parse_rate(text)  # type: ignore[arg-type]
+
+
+@given(st.integers(1, 10**6), st.sampled_from(["", *"KMG", "Ki", "Mi"]), st.sampled_from(["B", "bit"]))
+def test_rates_that_are_read_fit_the_pattern(number: int, prefix: str, kind: str) -> None:
+    text = f"{number}{prefix}{kind}/s"
+    assert re.fullmatch(RATE_PATTERN, text)
+    if kind == "B" or number >= 8:
+        assert parse_rate(text) == number * SIZE_UNITS[f"{prefix}B"] // (8 if kind == "bit" else 1)

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.native.client import Client
-from tests.native.conftest import StartAgent
+from tests.native.client import CANCEL, Client
+from tests.native.conftest import Agent, StartAgent
 from tests.native.test_protocol import Listening
 
 
@@ -76,3 +76,17 @@ def test_a_freeze_that_nobody_ends_ends_by_itself(listening: Listening) -> None:
             break
         for pid in running(observer, "other"):
             observer.call("signal", pid=pid, signal=9)
+
+
+def test_what_the_only_stream_had_started_runs_on_when_somebody_else_takes_it_over(agent: Agent) -> None:
+    client = agent.client
+    pid = start(client, "earlier")
+    client.send(0, CANCEL)
+    assert client.event(0)["event"] == "hello"
+    assert running(client, "earlier") == [pid]
+    attached = client.open("attach", pid=pid)
+    assert client.event(attached) == {"event": "started", "pid": pid}
+    client.upload(attached, b"line\n")
+    outcome = client.finish(attached)
+    assert outcome.result["exit_code"] == 0
+    assert outcome.data.endswith(b"after\n")

@@ -167,11 +167,14 @@ class TestAsInit:
         script = "mount -t tmpfs none /etc && mkdir -p /etc/agentenv/restored.d && cd /etc/agentenv/restored.d"
         for name, command in hooks.items():
             script += f" && printf '#!/bin/sh\\n{command}\\n' > {name}"
-        script += " && chmod +x 10-first 20-second"
+        script += " && chmod +x 10-first 20-second && hostname born && hostname > /etc/hostname"
+        script += " && printf '127.0.1.1 born born.local\\tborn\\n::1 unborn\\n' > /etc/hosts"
         assert client.run("sh", "-c", script).result["exit_code"] == 0
         identity = "0123456789abcdef" * 2
         client.call("restored", entropy=os.urandom(64), hostname="reborn", machine_id=identity)
         assert client.call("read", path="/run/second").data.decode().split() == ["reborn", identity]
+        assert client.call("read", path="/etc/hostname").data == b"reborn\n"
+        assert client.call("read", path="/etc/hosts").data == b"127.0.1.1 reborn born.local\treborn\n::1 unborn\n"
         client.run("sh", "-c", "chmod +x /etc/agentenv/restored.d/15-not-executable")
         with pytest.raises(AgentError, match="15-not-executable ended with status 1"):
             client.call("restored")

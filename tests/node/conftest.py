@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from tests.node.doubles import OpenBackend
+from tests.node.memory_doubles import DISK, RememberingBackend, machine
 
 from agentenv.errors import BackendUnavailable
 from agentenv.guest import Command, Connection
 from agentenv.guest.processes import start
 from agentenv.isolation import open_backend
-from agentenv.node import Node, NodeSandbox
+from agentenv.node import Node, NodeSandbox, SandboxRequest
 
 Run = Callable[[NodeSandbox, str], Awaitable[str]]
 
@@ -64,6 +65,43 @@ async def open_node(backend: OpenBackend, home: Path, recorder: Recorder) -> Asy
     """A node on the backend without walls."""
     async with await Node.open(home, events=recorder) as node:
         yield node
+
+
+@pytest.fixture
+def disk(request: pytest.FixtureRequest) -> bool:
+    """Whether the machines have a disk instead of trees."""
+    return bool(getattr(request, "param", False))
+
+
+@pytest.fixture
+def remembering(disk: bool, monkeypatch: pytest.MonkeyPatch) -> RememberingBackend:
+    """Every node that is opened in this test uses this backend, which can write memory down."""
+    backend = RememberingBackend(disk=disk)
+
+    async def open_it(name: str, owner_dir: Path) -> RememberingBackend:
+        return backend
+
+    monkeypatch.setattr("agentenv.node.starter.open_backend", open_it)
+    return backend
+
+
+@pytest.fixture
+async def memory_node(remembering: RememberingBackend, home: Path, recorder: Recorder) -> AsyncIterator[Node]:
+    """A node on that backend."""
+    async with await Node.open(home, events=recorder) as node:
+        yield node
+
+
+@pytest.fixture
+async def holder(memory_node: Node, root_tree: str, disk: bool) -> NodeSandbox:
+    """One with a file and something in its memory."""
+    sandbox = await memory_node.create(SandboxRequest(image=root_tree))
+    if disk:
+        (machine(sandbox).spec.directory / "upper" / DISK).write_text("a file")
+    else:
+        machine(sandbox).write("file", "a file")
+    machine(sandbox).memory = "one"
+    return sandbox
 
 
 @pytest.fixture

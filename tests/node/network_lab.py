@@ -30,6 +30,8 @@ PUBLIC = "203.0.113.5"
 PRIVATE = "10.9.9.9"
 METADATA = "169.254.169.254"
 PORT = 7777
+_RUN = uuid.uuid4().hex[:6]
+"""In the names of all owners of this process: others may run the same tests on this machine."""
 
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("nft") is None or shutil.which("ip") is None, reason="networks need root, iproute2 and nftables"
@@ -118,7 +120,7 @@ class Lab:
 
     def leftovers(self) -> dict[str, str]:
         """What a pool might have left on the lab's host: empty when it left nothing."""
-        names = [path.name for path in Path("/run/netns").iterdir() if path.name.startswith("agentenv-lab")]
+        names = [path.name for path in Path("/run/netns").iterdir() if path.name.startswith(f"agentenv-lab{_RUN}")]
         links = [line for line in self.tell("ip", "-br", "link").splitlines() if line.startswith("aev")]
         found = {
             "namespaces": " ".join(names),
@@ -131,7 +133,7 @@ class Lab:
 
 
 def owner() -> str:
-    return f"lab{uuid.uuid4().hex[:10]}"
+    return f"lab{_RUN}{uuid.uuid4().hex[:6]}"
 
 
 def run(directory: Path, scenario: Callable[[Lab], Awaitable[None]]) -> None:

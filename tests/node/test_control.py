@@ -31,7 +31,7 @@ class Frozen:
     def __init__(self) -> None:
         self.paused = False
 
-    async def pause(self) -> None:
+    async def pause(self, to_disk: bool = False) -> None:
         if self.paused:
             raise InvalidState("it is paused.", remedy="Resume it.")
         self.paused = True

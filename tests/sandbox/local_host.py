@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.guest.local_agent import LocalAgent
 
 from agentenv.errors import AgentEnvError, CapabilityError, InvalidState, SandboxDied, Stage
-from agentenv.isolation.contract import Exit, OomKill, Resources, Usage
+from agentenv.isolation.contract import Capabilities, Exit, OomKill, Resources, Usage
 from agentenv.node import SandboxRequest
 from agentenv.node.records import StorageKill
 from agentenv.node.snapshots import Snapshot
@@ -42,6 +42,8 @@ class LocalHost:
         self.generation = 1
         self.state = "running"
         self.request = SandboxRequest(resources=Resources(memory=64 << 20, storage=1 << 20, pids=10))
+        self.capabilities = Capabilities(pause=True)
+        self.capabilities = Capabilities(pause=True)
         self.timings = (Stage("spawn", 0.0),)
         self.failure: AgentEnvError | None = None
         self.storage_used = 0
@@ -57,7 +59,7 @@ class LocalHost:
         if self.state == "dead":
             raise self.failure or InvalidState(f"sandbox {self.id} is gone.")
 
-    async def pause(self) -> None:
+    async def pause(self, to_disk: bool = False) -> None:
         self.machine.process.send_signal(signal.SIGSTOP)
         self.state = "paused"
 
@@ -80,16 +82,16 @@ class LocalHost:
     async def host_port(self, port: int) -> tuple[str, int]:
         return "127.0.0.1", port
 
-    async def snapshot(self, name: str | None = None) -> Snapshot:
+    async def snapshot(self, name: str | None = None, memory: bool | None = None) -> Snapshot:
         raise CapabilityError("there are no snapshots here.")
 
-    async def rollback(self, name_or_id: str) -> None:
+    async def rollback(self, name_or_id: str, memory: bool | None = None) -> None:
         """A new generation, with the files as they are."""
         old, self.generation = self.machine, self.generation + 1
         self.machine = self._start()
         old.kill()
 
-    async def fork(self, count: int) -> Sequence[Host | AgentEnvError]:
+    async def fork(self, count: int, memory: bool | None = None) -> Sequence[Host | AgentEnvError]:
         raise CapabilityError("there are no forks here.")
 
     async def kill(self) -> Exit:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from agentenv.egress.policy import EgressPolicy
 from agentenv.errors import ConfigError, InvalidState, NotFound, OutOfMemory
 from agentenv.node import NetworkRequest, Node
 from agentenv.sandbox import AsyncSandbox
@@ -152,6 +153,21 @@ def test_limits_as_people_write_them() -> None:
 def test_networks_as_people_write_them() -> None:
     assert network_request(True) == NetworkRequest(True)
     assert network_request({"enabled": True, "ports": [80, 81]}) == NetworkRequest(True, (80, 81))
-    for wish in ({"ports": [0]}, {"ports": ["80"]}, {"enabled": "yes"}, {"nat": True}):
-        with pytest.raises(ConfigError, match=r"network\."):
+    rules = {"allow_internet_access": False, "allow": ["PyPI.org", "10.0.0.0/8"], "deny": [], "bandwidth": {"up": "8Mbit/s"}}
+    policy = EgressPolicy(False, ("pypi.org", "10.0.0.0/8"), upload=1_000_000)
+    assert network_request({"enabled": True, **rules}) == NetworkRequest(True, policy=policy)
+    assert network_request({"allow_internet_access": False}).enabled is False
+    for wish in (
+        {"ports": [0]},
+        {"ports": ["80"]},
+        {"enabled": "yes"},
+        {"nat": True},
+        {"allow": ["example.com"]},
+        {"enabled": True, "allow": "example.com"},
+        {"enabled": True, "deny": ["*"]},
+        {"enabled": True, "bandwidth": {"sideways": 1}},
+        {"enabled": True, "bandwidth": {"down": "fast"}},
+        {"enabled": True, "bandwidth": 5},
+    ):
+        with pytest.raises(ConfigError, match="network"):
             network_request(wish)

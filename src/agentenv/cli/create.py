@@ -17,6 +17,7 @@ from agentenv.sandbox.wishes import network_request, resources_of
 def create(
     image: wishes.Image = "host",
     snapshot: wishes.FromSnapshot = None,
+    files_only: wishes.FilesOnly = False,
     isolation: wishes.Isolation = "auto",
     cpu: wishes.Cpu = None,
     memory: wishes.Memory = None,
@@ -33,6 +34,7 @@ def create(
     request = SandboxRequest(
         image=image,
         snapshot=snapshot,
+        memory=False if files_only else None,
         isolation=isolation,
         resources=resources_of(wishes.resources(cpu, memory, storage, pids)),
         network=network_request(wishes.network(net, port)),

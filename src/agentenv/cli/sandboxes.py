@@ -14,7 +14,9 @@ from agentenv.cli import terminal, wishes
 from agentenv.cli.lazy import new_app
 from agentenv.cli.output import JsonFlag, console, error_data, print_json
 from agentenv.errors import AgentEnvError
-from agentenv.sandbox import AsyncSandbox, SandboxInfo
+from agentenv.node.keeper import resume_detached
+from agentenv.sandbox import AsyncSandbox, SandboxInfo, default_node
+from agentenv.sandbox.attached import find_record
 
 
 def complete_sandbox() -> list[str]:
@@ -33,6 +35,7 @@ def shell(
     ] = None,
     image: wishes.Image = "host",
     snapshot: wishes.FromSnapshot = None,
+    files_only: wishes.FilesOnly = False,
     isolation: wishes.Isolation = "auto",
     cpu: wishes.Cpu = None,
     memory: wishes.Memory = None,
@@ -52,6 +55,7 @@ def shell(
         made = await AsyncSandbox.create(
             image,
             snapshot=snapshot,
+            memory=False if files_only else None,
             isolation=isolation,
             resources=wishes.resources(cpu, memory, storage, pids),
             network=wishes.network(net, port),
@@ -135,14 +139,14 @@ def execute(
 
 
 def ls(as_json: JsonFlag = False) -> None:
-    """Lists the sandboxes that run on this machine."""
+    """Lists the sandboxes of this machine, those paused to the disk too."""
     found = asyncio.run(AsyncSandbox.list())
     if as_json:
         print_json([asdict(info) for info in found])
     elif found:
         _print_table(found)
     else:
-        typer.echo("No sandbox runs. `agentenv shell` starts one.")
+        typer.echo("There is no sandbox. `agentenv shell` starts one.")
 
 
 def _print_table(found: Sequence[SandboxInfo]) -> None:
@@ -153,7 +157,7 @@ def _print_table(found: Sequence[SandboxInfo]) -> None:
         ends = info.end_at.astimezone().strftime("%H:%M:%S") if info.end_at else ""
         started = info.started_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
         metadata = ", ".join(f"{key}={value}" for key, value in info.metadata.items())
-        table.add_row(info.id, info.state, info.image, info.backend, started, ends, str(info.owner_pid), metadata)
+        table.add_row(info.id, info.state, info.image, info.backend, started, ends, str(info.owner_pid or ""), metadata)
     console().print(table)
 
 
@@ -179,20 +183,29 @@ def kill(
         typer.echo("\n".join(f"{one} ended" for one in ended) or "No sandbox runs.")
 
 
-def pause(sandbox: SandboxId) -> None:
+def pause(
+    sandbox: SandboxId,
+    to_disk: Annotated[
+        bool, typer.Option("--to-disk", help="Write it to the disk, so that it takes no memory until it is resumed.")
+    ] = False,
+) -> None:
     """Freezes every process of a sandbox."""
 
     async def run() -> None:
-        await (await AsyncSandbox.connect(sandbox)).pause()
+        await (await AsyncSandbox.connect(sandbox)).pause(to_disk=to_disk)
 
     asyncio.run(run())
 
 
 def resume(sandbox: SandboxId) -> None:
-    """Lets a paused sandbox go on."""
+    """Lets a paused sandbox go on. From the disk it goes on in its own process again, or in a new one where that has ended."""
 
     async def run() -> None:
-        await (await AsyncSandbox.connect(sandbox)).resume()
+        record = await asyncio.to_thread(find_record, await default_node(), sandbox)
+        if record is not None and not record.owner:
+            await resume_detached(sandbox)
+        else:
+            await (await AsyncSandbox.connect(sandbox)).resume()
 
     asyncio.run(run())
 
@@ -200,12 +213,13 @@ def resume(sandbox: SandboxId) -> None:
 def fork(
     sandbox: SandboxId,
     count: Annotated[int, typer.Option("--count", "-n", min=1, max=1000, help="How many children.")] = 1,
+    memory: wishes.KeepMemory = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Starts sandboxes with the files that this one has now; they belong to the process that owns it. Ends with 1 if one did not start."""
+    """Starts sandboxes that are what this one is now; they belong to the process that owns it. Ends with 1 if one did not start."""
 
     async def run() -> list[str | AgentEnvError]:
-        children = await (await AsyncSandbox.connect(sandbox)).fork(count)
+        children = await (await AsyncSandbox.connect(sandbox)).fork(count, memory=memory)
         return [child if isinstance(child, AgentEnvError) else child.id for child in children]
 
     children = asyncio.run(run())

@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from agentenv.cli import wishes
 from agentenv.cli.lazy import new_app
 from agentenv.cli.output import JsonFlag, console, print_json
 from agentenv.cli.sandboxes import SandboxId
@@ -16,7 +17,7 @@ from agentenv.node.snapshots import Snapshot
 from agentenv.sandbox import AsyncSandbox
 from agentenv.units import format_size
 
-app = new_app("Takes, lists and deletes snapshots of sandboxes' files, and goes back to one.")
+app = new_app("Takes, lists and deletes snapshots of sandboxes, and goes back to one.")
 
 
 async def _all() -> list[Snapshot]:
@@ -36,18 +37,23 @@ SnapshotName = Annotated[str, typer.Argument(help="A snapshot's name or id.", au
 def create(
     sandbox: SandboxId,
     name: Annotated[str | None, typer.Option(help="Call it so; without a name it has its id.")] = None,
+    memory: wishes.KeepMemory = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Keeps a sandbox's files as they are now; `agentenv shell --snapshot NAME` starts from them."""
+    """Keeps a sandbox as it is now; `agentenv shell --snapshot NAME` starts from it."""
 
     async def run() -> Snapshot:
-        return await (await AsyncSandbox.connect(sandbox)).snapshot(name)
+        return await (await AsyncSandbox.connect(sandbox)).snapshot(name, memory=memory)
 
     taken = asyncio.run(run())
     if as_json:
         print_json(msgspec.to_builtins(taken))
     else:
-        typer.echo(f"{taken.label} ({taken.id}, {format_size(taken.size)})")
+        typer.echo(f"{taken.label} ({taken.id}, {_content(taken)}, {format_size(taken.size)})")
+
+
+def _content(snapshot: Snapshot) -> str:
+    return f"files and memory of {snapshot.backend}" if snapshot.memory else "files"
 
 
 @app.command("ls")
@@ -66,7 +72,7 @@ def ls(as_json: JsonFlag = False) -> None:
     branches: dict[str, Tree] = {}
     for snapshot in snapshots:
         above = branches[snapshot.parent] if snapshot.parent in branches else roots.setdefault(snapshot.image, Tree(snapshot.image))
-        branches[snapshot.id] = above.add(f"{snapshot.label}  [dim]{snapshot.id}  {format_size(snapshot.size)}[/dim]")
+        branches[snapshot.id] = above.add(f"{snapshot.label}  [dim]{snapshot.id}  {_content(snapshot)}  {format_size(snapshot.size)}[/dim]")
     for tree in roots.values():
         console().print(tree)
 
@@ -85,10 +91,10 @@ def rm(names: Annotated[list[str], typer.Argument(help="Names or ids of snapshot
 
 
 @app.command("rollback")
-def rollback(sandbox: SandboxId, snapshot: SnapshotName) -> None:
-    """Puts a sandbox back to the files of a snapshot; its processes end."""
+def rollback(sandbox: SandboxId, snapshot: SnapshotName, memory: wishes.KeepMemory = None) -> None:
+    """Puts a sandbox back to a snapshot: to its files, and to its processes where it holds them."""
 
     async def run() -> None:
-        await (await AsyncSandbox.connect(sandbox)).rollback(snapshot)
+        await (await AsyncSandbox.connect(sandbox)).rollback(snapshot, memory=memory)
 
     asyncio.run(run())

@@ -49,5 +49,6 @@ COMMANDS: dict[str, Entry] = {
     "bench": Entry("agentenv.cli.bench:bench", "Measures speed and memory against references of the same run.", _MACHINE),
     "setup": Entry("agentenv.cli.setup:setup", "Fetches the programs and kernels that the stronger walls need.", _MACHINE),
     "doctor": Entry("agentenv.cli.doctor:doctor", "Says what works on this machine, what does not, and how to mend it.", _MACHINE),
+    "conformance": Entry("agentenv.cli.conformance:conformance", "Checks that a backend does what every sandbox must.", _MACHINE),
     "completion": Entry("agentenv.cli.completion:completion", "Prints the completion script of a shell.", _MACHINE),
 }

@@ -10,7 +10,12 @@ from agentenv.errors import ConfigError
 from agentenv.units import parse_duration
 
 Image = Annotated[str, typer.Option(help="What it sees as its files: host, debian, dir:PATH, tar:PATH, REGISTRY/NAME:TAG, template:NAME.")]
-FromSnapshot = Annotated[str | None, typer.Option("--snapshot", help="Start from this snapshot's files instead of an image's.")]
+FromSnapshot = Annotated[str | None, typer.Option("--snapshot", help="Start from this snapshot instead of an image.")]
+FilesOnly = Annotated[bool, typer.Option("--files-only", help="Of the snapshot take the files, not the processes.")]
+KeepMemory = Annotated[
+    bool | None,
+    typer.Option("--memory/--files", help="With its processes, or its files only; by default with them where that is possible."),
+]
 Isolation = Annotated[str, typer.Option(help="The backend, or auto for the strongest usable.")]
 Cpu = Annotated[float | None, typer.Option(min=0.01, help="Cores.")]
 Memory = Annotated[str | None, typer.Option(help="A size such as 512MiB or 4GB.")]

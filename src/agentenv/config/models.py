@@ -13,13 +13,25 @@ import re
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 
 from agentenv.config.checks import environment_path, image_path, within_cores, within_memory
 from agentenv.config.explain import explain
 from agentenv.config.problems import invalid
+from agentenv.destinations import parse_allowed, parse_destination
 from agentenv.errors import ConfigError
-from agentenv.units import DURATION_PATTERN, SIZE_PATTERN, parse_duration, parse_size
+from agentenv.units import DURATION_PATTERN, RATE_PATTERN, SIZE_PATTERN, parse_duration, parse_rate, parse_size
 
 _SMALLEST_MEMORY = 4 * 1024**2
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -92,9 +104,16 @@ def _kind_of_rate(value: object) -> str:
 _SIZE_SCHEMA = {"anyOf": [{"type": "integer", "minimum": 0, "description": "bytes"}, {"type": "string", "pattern": SIZE_PATTERN}]}
 _DURATION_SCHEMA = {"anyOf": [{"type": "number", "minimum": 0, "description": "seconds"}, {"type": "string", "pattern": DURATION_PATTERN}]}
 
+_RATE_SCHEMA = {
+    "anyOf": [{"type": "integer", "minimum": 1, "description": "bytes per second"}, {"type": "string", "pattern": RATE_PATTERN}]
+}
+
 Size = Annotated[int, BeforeValidator(parse_size), WithJsonSchema(_SIZE_SCHEMA)]
 Memory = Annotated[Size, AfterValidator(_at_least_memory)]
 Duration = Annotated[float, BeforeValidator(parse_duration), AfterValidator(_positive), WithJsonSchema(_DURATION_SCHEMA)]
+Bandwidth = Annotated[int, BeforeValidator(parse_rate), WithJsonSchema(_RATE_SCHEMA)]
+Allowed = Annotated[str, AfterValidator(lambda text: str(parse_allowed(text)))]
+Denied = Annotated[str, AfterValidator(lambda text: str(parse_destination(text)))]
 Whole = Annotated[int, BeforeValidator(_whole)]
 Name = Annotated[str, Field(min_length=1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -121,13 +140,35 @@ class ResourcesConfig(Section):
     """Processes and threads."""
 
 
+class BandwidthConfig(Section):
+    """How much a sandbox may send and receive in a second: a number of bytes, or text in bytes or bits. What is left out is not limited."""
+
+    up: Annotated[Bandwidth, Field(examples=["10Mbit/s"])] | None = None
+    """From the sandbox to the outside world."""
+    down: Annotated[Bandwidth, Field(examples=["10MB/s"])] | None = None
+    """From the outside world to the sandbox."""
+
+
 class NetworkConfig(Section):
     """What a sandbox may reach. Without `enabled` it has a loopback of its own and nothing else."""
 
     enabled: Annotated[bool, Field(examples=[True])] = False
-    """Whether the outside world can be reached; the host, link-local and private addresses stay denied."""
+    """Whether the outside world can be reached; the host, link-local and private addresses stay denied where `allow` does not name them."""
+    allow_internet_access: Annotated[bool, Field(examples=[True])] = True
+    """Whether public addresses and names are reached that neither `allow` nor `deny` names."""
+    allow: Annotated[tuple[Allowed, ...], BeforeValidator(_as_tuple), Field(examples=[["pypi.org", "10.1.2.3:5432"]])] = ()
+    """Addresses (10.1.2.3, 10.1.0.0/16) and domains (example.com, *.example.com), each with :PORT where wanted; it wins over `deny`."""
+    deny: Annotated[tuple[Denied, ...], BeforeValidator(_as_tuple), Field(examples=[["*.example.com", "203.0.113.0/24"]])] = ()
+    """The same kinds of destinations, which are not reached."""
+    bandwidth: BandwidthConfig = BandwidthConfig()
     ports: Annotated[tuple[Port, ...], BeforeValidator(_as_tuple), AfterValidator(_no_port_twice), Field(examples=[[8080, 8081]])] = ()
     """TCP ports inside the sandbox that the host can reach through an address on its loopback."""
+
+    @model_validator(mode="after")
+    def _rules_need_a_network(self) -> NetworkConfig:
+        if not self.enabled and (self.allow or self.deny or self.bandwidth != BandwidthConfig()):
+            raise ValueError("it has rules for a network that is not enabled; write `enabled: true` with them")
+        return self
 
 
 class TimeoutsConfig(Section):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from agentenv.egress.policy import EgressPolicy
 from agentenv.isolation.contract import Resources
 
 
@@ -75,6 +76,7 @@ class SandboxSettings:
     resources: Resources = field(default_factory=Resources)
     network: bool = False
     ports: tuple[int, ...] = ()
+    egress: EgressPolicy = field(default_factory=EgressPolicy)
     env: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
 

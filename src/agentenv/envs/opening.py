@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentenv.config import EnvironmentConfig
+from agentenv.config.models import NetworkConfig
+from agentenv.egress.policy import EgressPolicy
 from agentenv.envs.handle import EnvTimeouts, SandboxFactory, SandboxHandle, SandboxSettings
 from agentenv.envs.process import EnvironmentSpec
 from agentenv.envs.registry import default_registry
@@ -55,7 +57,7 @@ def create_sandbox(settings: SandboxSettings, timeouts: EnvTimeouts, snapshot: s
         snapshot=snapshot,
         isolation=settings.isolation,
         resources=settings.resources,
-        network=NetworkRequest(settings.network, settings.ports),
+        network=NetworkRequest(settings.network, settings.ports, settings.egress),
         env=settings.env,
         metadata=settings.metadata,
         timeouts=Timeouts(timeouts.startup, timeouts.shutdown),
@@ -71,9 +73,16 @@ def settings_of(environment: EnvironmentConfig) -> SandboxSettings:
         resources=Resources(limits.cpu, limits.memory, limits.storage, limits.pids),
         network=environment.network.enabled,
         ports=environment.network.ports,
+        egress=egress_of(environment.network),
         env=environment.env,
         metadata={"environment": environment.name},
     )
+
+
+def egress_of(network: NetworkConfig) -> EgressPolicy:
+    """What a configuration says of where a sandbox may go."""
+    rates = network.bandwidth
+    return EgressPolicy.of(network.allow_internet_access, network.allow, network.deny, upload=rates.up, download=rates.down)
 
 
 def timeouts_of(environment: EnvironmentConfig) -> EnvTimeouts:

@@ -238,7 +238,9 @@ class Checkpointing(Protocol):
     async def checkpoint(self, directory: Path, parent: Path | None = None) -> None:
         """Writes memory and device state into the empty `directory` while the machine is paused (the caller pauses and resumes).
 
-        `parent` allows an incremental one.
+        `parent` is what it was written down to the last time, or started from: the result may be made of that and of what changed since,
+        but needs it no more. Without `parent` all is written. The directory is moved afterwards. A machine that cannot be written down
+        though its backend can says why in a property `checkpoint_obstacle: str | None`. Whatever fails, `directory` is empty again.
         """
         ...
 

@@ -1,31 +1,29 @@
-"""Snapshot, rollback and fork of a live sandbox: what it wrote becomes a layer, and machines start from layers.
+"""Snapshot, rollback and fork of a live sandbox: what it is becomes a layer, and perhaps a memory, and machines start from those.
 
-A layer is taken while the sandbox stands still, and it goes on as soon as its files are copied, whether or not that worked. Everything
-that can be done later (finding equal content, making it durable) is done after that.
+What is needed is taken while the sandbox stands still, and it goes on as soon as that is copied. Everything that can be done later
+(finding equal content, making it durable) is done after that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from agentenv.errors import AgentEnvError, CapabilityError, InfrastructureError, InvalidState, NotFound
+from agentenv.errors import AgentEnvError, CapabilityError, InvalidState, NotFound
 from agentenv.images.fingerprint import fingerprint
-from agentenv.isolation.contract import RootFilesystem
-from agentenv.node.capacity import disk_full, is_disk_full
-from agentenv.node.capture import copy_uppers, prepare_layer
-from agentenv.node.layers import LayersInUse, LayerStore
-from agentenv.node.owner import Owner
+from agentenv.isolation.contract import Resources, RootFilesystem
+from agentenv.node.keeping import Keeping
+from agentenv.node.layers import LayerStore
+from agentenv.node.origin import Origin
 from agentenv.node.records import SandboxRequest
-from agentenv.node.sandbox import NodeSandbox, Origin
-from agentenv.node.snapshots import Snapshot, SnapshotTree, check_name, created_now, new_snapshot_id
+from agentenv.node.sandbox import NodeSandbox
+from agentenv.node.snapshots import Snapshot, SnapshotTree, check_name
 from agentenv.node.starter import Order, Starter
-from agentenv.node.trash import Trash
-from agentenv.node.waiting import in_thread, uninterrupted
+from agentenv.node.taking import Taken, Taking, takes_memory
+from agentenv.node.waiting import uninterrupted
 
 CHILDREN_AT_ONCE = 4
 """Children of one fork that start at the same time: starting is bound by the kernel, so more would only queue there."""
@@ -35,20 +33,35 @@ CHILDREN_AT_ONCE = 4
 class Branching:
     """Does it for all sandboxes of a node. `image` resolves a reference, `launch` starts a sandbox of its own."""
 
-    owner: Owner
     tree: SnapshotTree
     layers: LayerStore
+    memories: LayerStore
+    taking: Taking
+    keeping: Keeping
     starter: Starter
-    trash: Trash
     image: Callable[[str], Awaitable[RootFilesystem]]
     launch: Callable[[SandboxRequest, Origin], Awaitable[NodeSandbox]]
 
-    async def origin(self, name_or_id: str) -> Origin:
-        """What a sandbox that starts from this snapshot starts from; its layers are in use from now on.
+    async def begin(self, request: SandboxRequest) -> tuple[SandboxRequest, Origin]:
+        """What a sandbox that is to start from `request.snapshot` starts from, in use from now on; and the request with what follows of it.
+
+        Raises as `origin`, and `CapabilityError` where the memory that was asked for is not there, or belongs to another backend.
+        """
+        snapshot = self.tree.find(request.snapshot or "")
+        memory = goes_on(snapshot, request.isolation, request.memory)
+        origin = await self.origin(snapshot, memory=memory)
+        isolation = snapshot.backend if memory or (snapshot.disk and request.isolation == "auto") else request.isolation
+        request = replace(request, image=origin.image.image, isolation=isolation or request.isolation)
+        if memory:
+            limits = _completed(request.resources, snapshot.resources)
+            request = replace(request, resources=limits, env={**snapshot.env, **request.env})
+        return request, origin
+
+    async def origin(self, snapshot: Snapshot, *, memory: bool) -> Origin:
+        """What a machine that starts from this snapshot starts from; in use from now on.
 
         Raises `NotFound`, or `CapabilityError` when the image is not the one that the snapshot was made on any more.
         """
-        snapshot = self.tree.find(name_or_id)
         try:
             image = await self.image(snapshot.image)
         except NotFound as error:
@@ -56,79 +69,111 @@ class Branching:
         _check_base(snapshot, image)
         if snapshot.defaults is not None:
             image = snapshot.defaults.applied_to(image)
-        return Origin(image, self.layers.use(snapshot.layers), snapshot.id)
+        layers = self.layers.use(snapshot.layers)
+        try:
+            written = self.memories.use((snapshot.id,)) if memory else None
+        except BaseException:
+            layers.release()
+            raise
+        return Origin(image, layers, snapshot.id, written, snapshot.env)
 
-    async def snapshot(self, sandbox: NodeSandbox, name: str | None) -> Snapshot:
-        """Keeps the present files of `sandbox`; see `NodeSandbox.snapshot`."""
+    async def snapshot(self, sandbox: NodeSandbox, name: str | None, memory: bool | None) -> Snapshot:
+        """Keeps `sandbox` as it is now; see `NodeSandbox.snapshot`."""
         if name is not None:
             check_name(name)
             self.tree.require_free(name)
         async with sandbox.transition:
-            sandbox.require_alive()
-            staging = await self._capture(sandbox)
-            snapshot = await uninterrupted(self._keep(sandbox, staging, name))
+            sandbox.require_machine()
+            taken = await self.taking.take(sandbox, memory=takes_memory(sandbox, memory))
+            parent = next((known for known in self.tree.all() if known.id == sandbox.origin.snapshot), None)
+            snapshot = await uninterrupted(self.keeping.keep(sandbox, taken, name, parent, self.tree.add))
             sandbox.origin = replace(sandbox.origin, snapshot=snapshot.id)
         return snapshot
 
-    async def rollback(self, sandbox: NodeSandbox, name_or_id: str) -> None:
-        """Puts a machine with the snapshot's files in the place of the present one, which goes on if that one does not start."""
-        origin = await self.origin(name_or_id)
+    async def rollback(self, sandbox: NodeSandbox, name_or_id: str, memory: bool | None) -> None:
+        """Puts a machine that starts from the snapshot in the place of the present one, which goes on if that one does not start."""
+        snapshot = self.tree.find(name_or_id)
+        async with sandbox.transition:
+            sandbox.require_machine()
+            origin = await self.origin(snapshot, memory=goes_on(snapshot, sandbox.backend, memory))
+            await self.exchange(sandbox, origin)
+
+    async def exchange(self, sandbox: NodeSandbox, origin: Origin) -> None:
+        """Starts a machine and puts it in the place of the present one. Takes `origin` over. The caller holds `transition`."""
         try:
-            async with sandbox.transition:
-                sandbox.require_alive()
-                machine_id = f"{sandbox.id}g{sandbox.generation + 1}"
-                running = await self.starter.start(Order(machine_id, sandbox.id, sandbox.request, origin.image, origin.layers.paths))
-                try:
-                    await uninterrupted(sandbox.replace_machine(running, origin))
-                except BaseException:
-                    if sandbox.machine is not running.machine:
-                        await uninterrupted(running.end())
-                    raise
+            machine_id = f"{sandbox.id}g{sandbox.generation + 1}"
+            running = await self.starter.start(Order(machine_id, sandbox.id, _pinned(sandbox), origin))
+            try:
+                await uninterrupted(sandbox.replace_machine(running, origin))
+            except BaseException:
+                if sandbox.machine is not running.machine:
+                    await uninterrupted(running.end())
+                raise
         except BaseException:
             if sandbox.origin is not origin:
-                origin.layers.release()
+                origin.release()
             raise
 
-    async def fork(self, sandbox: NodeSandbox, count: int) -> list[NodeSandbox | AgentEnvError]:
-        """Starts `count` children with the files that `sandbox` has now; see `NodeSandbox.fork`."""
+    async def fork(self, sandbox: NodeSandbox, count: int, memory: bool | None) -> list[NodeSandbox | AgentEnvError]:
+        """Starts `count` children that go on from what `sandbox` is now; see `NodeSandbox.fork`."""
         if count < 1:
             raise InvalidState(f"a fork into {count} makes no sense.", remedy="Ask for at least one child.")
         async with sandbox.transition:
-            sandbox.require_alive()
-            origin, request = sandbox.origin, replace(sandbox.request, snapshot=None)
+            sandbox.require_machine()
+            origin, request = sandbox.origin, replace(_pinned(sandbox), snapshot=None, memory=None)
             # The parent may be gone before the last child has started.
-            below = self.layers.use(origin.layers.ids)
+            held = self.layers.use(origin.layers.ids)
             try:
-                staging = await self._capture(sandbox)
+                taken = await self.taking.take(sandbox, memory=takes_memory(sandbox, memory))
             except BaseException:
-                below.release()
+                held.release()
                 raise
+            below = origin.below if taken.files is not None else origin.layers.ids
         try:
-            top = self.layers.publish(staging, f"a{secrets.token_hex(12)}") if staging else self.layers.use(())
-            try:
-                return await self._children(request, replace(origin, layers=below), (*top.ids, *below.ids), count)
-            finally:
-                top.release()
+            with self._published(sandbox, taken) as (top, written):
+                return await self._children(request, replace(origin, layers=held), (*top, *below), written, count)
         finally:
-            below.release()
+            held.release()
 
     async def delete(self, name_or_id: str) -> Snapshot:
-        """Deletes a snapshot; layers that a live sandbox uses go when it does. Raises `NotFound`, `InvalidState` while it has children."""
+        """Deletes a snapshot; what a live sandbox uses of it goes when that does.
+
+        Raises `NotFound`, or `InvalidState` while it has children.
+        """
         snapshot = await asyncio.to_thread(self.tree.delete, name_or_id)
         for layer in snapshot.layers:
             self.layers.remove(layer)
+        if snapshot.memory:
+            self.memories.remove(snapshot.id)
         return snapshot
 
+    @contextmanager
+    def _published(self, sandbox: NodeSandbox, taken: Taken) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+        """Puts what was taken where children can use it, for as long as somebody does; gives the ids of the layer and of the memory."""
+        identifier = f"a{secrets.token_hex(12)}"
+        with ExitStack() as held:
+            held.callback(self.taking.discard, taken)  # does nothing once all is in its place
+            parts: list[tuple[str, ...]] = []
+            for store, path in ((self.layers, taken.files), (self.memories, taken.memory)):
+                used = store.publish(path, identifier) if path is not None else store.use(())
+                held.callback(used.release)
+                parts.append(used.ids)
+            if taken.memory is not None:
+                sandbox.written_down = identifier
+            yield parts[0], parts[1]
+
     async def _children(
-        self, request: SandboxRequest, origin: Origin, layers: tuple[str, ...], count: int
+        self, request: SandboxRequest, origin: Origin, layers: tuple[str, ...], memory: tuple[str, ...], count: int
     ) -> list[NodeSandbox | AgentEnvError]:
         turn = asyncio.Semaphore(CHILDREN_AT_ONCE)
         born: list[NodeSandbox] = []
 
         async def child() -> NodeSandbox | AgentEnvError:
             async with turn:
+                written = self.memories.use(memory) if memory else None
+                start = replace(origin, layers=self.layers.use(layers), memory=written, env=request.env)
                 try:
-                    sandbox = await self.launch(request, replace(origin, layers=self.layers.use(layers)))
+                    sandbox = await self.launch(request, start)
                 except AgentEnvError as error:
                     return error
                 born.append(sandbox)
@@ -141,80 +186,34 @@ class Branching:
                 await sandbox.kill("its fork was broken off")
             raise
 
-    async def _capture(self, sandbox: NodeSandbox) -> Path | None:
-        """What `sandbox` wrote, copied while it stood still, in a directory of its own; None when that is nothing.
 
-        The caller holds the sandbox's `transition`.
-        """
-        broken_off = threading.Event()
-        uppers = [sandbox.directory / "upper" / tree.name for tree in sandbox.origin.image.trees]
-        staging = self.owner.staging()
+def goes_on(snapshot: Snapshot, isolation: str, wish: bool | None) -> bool:
+    """Whether a machine of the backend `isolation` goes on from the snapshot's memory: by `wish`, else where there is one.
 
-        def stop() -> bool:
-            return broken_off.is_set() or sandbox.stopping.is_set()
+    Raises `CapabilityError` where it was asked for and is not there, and where the memory belongs to another backend: to leave the
+    processes out without a word would be a surprise.
+    """
+    if wish and not snapshot.memory:
+        raise CapabilityError(f"snapshot {snapshot.label} holds files only.", remedy="Leave `memory` out, or give `memory=False`.")
+    if wish is False or not snapshot.memory:
+        return False
+    if isolation not in ("auto", snapshot.backend):
+        raise CapabilityError(
+            f"snapshot {snapshot.label} holds the memory of a sandbox of {snapshot.backend!r}; one of {isolation!r} cannot go on from it.",
+            remedy=f"Give `memory=False` to start from its files only, or `isolation={snapshot.backend!r}`.",
+        )
+    return True
 
-        try:
-            try:
-                if sandbox.state == "running":
-                    await uninterrupted(sandbox.machine.pause())
-                entries = await in_thread(lambda: copy_uppers(uppers, staging, stop), broken_off.set)
-            finally:
-                if sandbox.state == "running":
-                    await uninterrupted(sandbox.machine.resume())
-        except OSError as error:
-            self.trash.discard(staging)
-            if is_disk_full(error):
-                raise disk_full(sandbox.id, self.owner.directory) from error
-            raise InfrastructureError(f"the files of sandbox {sandbox.id} could not be copied: {error}.") from error
-        except BaseException:
-            self.trash.discard(staging)
-            raise
-        if entries:
-            return staging
-        self.trash.discard(staging)
-        return None
 
-    async def _keep(self, sandbox: NodeSandbox, staging: Path | None, name: str | None) -> Snapshot:
-        """Makes a snapshot of a captured layer."""
-        origin = sandbox.origin
-        parent = next((known for known in self.tree.all() if known.id == origin.snapshot), None)
-        top, size = self.layers.use(()), 0
-        try:
-            if staging is not None:
-                top, size = await self._keep_layer(staging, parent, origin.layers)
-            layers = (*top.ids, *origin.layers.ids)
-            touched = {path.name for layer in layers for path in (self.layers.directory / layer).iterdir()}
-            snapshot = Snapshot(
-                id=new_snapshot_id(),
-                name=name,
-                parent=parent.id if parent else None,
-                image=origin.image.image,
-                base=fingerprint(origin.image),
-                trees={tree.name: tree.target for tree in origin.image.trees if tree.name in touched},
-                layers=layers,
-                created=created_now(parent),
-                size=size,
-                metadata=dict(sandbox.request.metadata),
-                defaults=parent.defaults if parent else None,
-            )
-            await asyncio.to_thread(self.tree.add, snapshot)
-            return snapshot
-        finally:
-            top.release()
+def _completed(wish: Resources, before: Resources) -> Resources:
+    """The limits asked for, and where none was those that the processes had lived under."""
+    missing = {name: getattr(before, name) for name in ("cpu", "memory", "storage") if getattr(wish, name) is None}
+    return replace(wish, **missing)
 
-    async def _keep_layer(self, staging: Path, parent: Snapshot | None, below: LayersInUse) -> tuple[LayersInUse, int]:
-        """Stores a layer durably, under the digest of its content, unless it is there already; also says what it takes of the disk."""
-        # The layer taken of the same writable files before, if there is one: most of the new one is equal to it.
-        is_earlier = parent is not None and parent.layers[1:] == below.ids and len(parent.layers) > 0
-        earlier = self.layers.use(parent.layers[:1] if parent is not None and is_earlier else ())
-        try:
-            identifier, size = await asyncio.to_thread(prepare_layer, staging, self.layers.directory, earlier.paths)
-            return self.layers.publish(staging, identifier), size
-        except BaseException:
-            self.trash.discard(staging)
-            raise
-        finally:
-            earlier.release()
+
+def _pinned(sandbox: NodeSandbox) -> SandboxRequest:
+    """What the sandbox was asked for, with the backend that it came to."""
+    return replace(sandbox.request, isolation=sandbox.backend)
 
 
 def _check_base(snapshot: Snapshot, image: RootFilesystem) -> None:

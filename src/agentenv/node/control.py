@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 import agentenv.errors as errors
+from agentenv.egress.policy import EgressPolicy
 from agentenv.errors import AgentEnvError, InvalidState, ProtocolError, Stage, StartupTimeout
 from agentenv.isolation.contract import Resources
 from agentenv.node.sandbox import NodeSandbox
@@ -56,22 +57,29 @@ class Child(msgspec.Struct, frozen=True):
 
 
 async def _fork(sandbox: NodeSandbox, arguments: Mapping[str, Any]) -> list[Child]:
-    children = await sandbox.fork(arguments["count"])
+    children = await sandbox.fork(arguments["count"], arguments.get("memory"))
     return [Child(fault=describe(child)) if isinstance(child, AgentEnvError) else Child(id=child.id) for child in children]
 
 
+async def _now(value: Any) -> Any:
+    return value
+
+
 CALLS: Mapping[str, Callable[[NodeSandbox, Mapping[str, Any]], Awaitable[Any]]] = {
-    "pause": lambda sandbox, _: sandbox.pause(),
+    "pause": lambda sandbox, arguments: sandbox.pause(arguments.get("to_disk", False)),
     "resume": lambda sandbox, _: sandbox.resume(),
     "resize": lambda sandbox, arguments: sandbox.resize(msgspec.convert(arguments["resources"], Resources)),
+    "capabilities": lambda sandbox, _: _now(sandbox.capabilities),
     "usage": lambda sandbox, _: sandbox.usage(),
-    "snapshot": lambda sandbox, arguments: sandbox.snapshot(arguments["name"]),
-    "rollback": lambda sandbox, arguments: sandbox.rollback(arguments["snapshot"]),
+    "snapshot": lambda sandbox, arguments: sandbox.snapshot(arguments["name"], arguments.get("memory")),
+    "rollback": lambda sandbox, arguments: sandbox.rollback(arguments["snapshot"], arguments.get("memory")),
     "host_port": lambda sandbox, arguments: sandbox.host_port(arguments["port"]),
     "oom_kills": lambda sandbox, _: sandbox.machine.oom_kills(),
     "process_limit_hits": lambda sandbox, _: sandbox.machine.process_limit_hits(),
     "storage_kills": lambda sandbox, _: sandbox.storage_kills(),
     "fork": _fork,
+    "set_network": lambda sandbox, arguments: sandbox.set_network(EgressPolicy.from_dict(arguments["policy"])),
+    "network_log": lambda sandbox, _: sandbox.network_log(),
     "set_lifetime": lambda sandbox, arguments: sandbox.set_lifetime(arguments["seconds"]),
 }
 
@@ -94,6 +102,11 @@ class ControlServer:
         except BaseException:
             listener.close()
             raise
+
+    async def drain(self) -> None:
+        """Returns when no request is under way."""
+        while self._answering:
+            await asyncio.wait(self._answering)
 
     async def close(self) -> None:
         """Takes no further request and lets go of those under way; idempotent."""

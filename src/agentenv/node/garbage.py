@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentenv.images import ImageStore
@@ -15,7 +16,7 @@ from agentenv.node.reconcile import reconcile
 
 @dataclass(frozen=True, slots=True)
 class GarbageReport:
-    """What was removed: how many layers, images and remains of dead owners, and the bytes of the layers and images."""
+    """What was removed: how many layers (memories count as such), images and remains of dead owners, and the bytes of layers and images."""
 
     layers: int
     images: int
@@ -23,13 +24,14 @@ class GarbageReport:
     bytes: int
 
 
-async def collect(home: Home, owner: Owner, layers: LayerStore, images: ImageStore) -> GarbageReport:
-    """Layers that no snapshot needs and nobody uses, outdated bottom layers of `host`, and what dead owners left."""
+async def collect(home: Home, owner: Owner, stores: Sequence[LayerStore], images: ImageStore) -> GarbageReport:
+    """Layers and memories that no snapshot needs and nobody uses, outdated bottom layers of `host`, and what dead owners left."""
     dead = await reconcile(home, owner.directory / "trash")
     removed, size = 0, 0
-    for name in layers.unneeded():
-        taken = await asyncio.to_thread(allocated_bytes, layers.directory / name)
-        if layers.remove(name):
-            removed, size = removed + 1, size + taken
+    for store in stores:
+        for name in store.unneeded():
+            taken = await asyncio.to_thread(allocated_bytes, store.directory / name)
+            if store.remove(name):
+                removed, size = removed + 1, size + taken
     pruned = await asyncio.to_thread(images.prune_skeletons)
     return GarbageReport(removed, len(pruned), len(dead), size + sum(image.size for image in pruned))

@@ -16,7 +16,12 @@ NAME = "identity"
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
-def write_identity(directory: Path, hostname: str, nameservers: tuple[str, ...]) -> Path:
+def new_machine_id() -> str:
+    """A fresh id as machine-id(5) wants it: 32 lower-case hexadecimal digits."""
+    return secrets.token_hex(16)
+
+
+def write_identity(directory: Path, hostname: str, machine_id: str, nameservers: tuple[str, ...]) -> Path:
     """Writes the layer into `identity/etc` below the machine's `directory`, which exists, and returns it.
 
     Without `nameservers` the image's own /etc/resolv.conf stays.
@@ -27,7 +32,7 @@ def write_identity(directory: Path, hostname: str, nameservers: tuple[str, ...])
     _write(f"{etc}/hosts", f"127.0.0.1 localhost\n127.0.1.1 {hostname}\n::1 localhost ip6-localhost ip6-loopback\n")
     if nameservers:
         _write(f"{etc}/resolv.conf", "".join(f"nameserver {server}\n" for server in nameservers))
-    _write(f"{etc}/machine-id", f"{secrets.token_hex(16)}\n")
+    _write(f"{etc}/machine-id", f"{machine_id}\n")
     return layer
 
 

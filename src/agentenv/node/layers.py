@@ -1,7 +1,8 @@
-"""Snapshot layers: directories of changes, kept as long as a snapshot or a live sandbox of any process needs them.
+"""Snapshot layers and memories: directories that are kept as long as a snapshot or a live sandbox of any process needs them.
 
 A layer lies in `snapshots/layers/<id>/`, with one directory for each tree that it changes (see `Tree.name`), in the form that overlayfs
-writes an upper in. Who mounts a layer holds a shared lock on it. It never changes once it is there.
+writes an upper in; or with one file, the disk of a virtual machine. A memory lies in `snapshots/memory/<id>/`, in whatever form its backend
+gave it. Who mounts or maps one holds a shared lock on it. It never changes once it is there.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ class LayerStore:
                 held = hold(self.directory / identifier)
                 if held is None:
                     self.release(ids[:done])
-                    raise NotFound(f"the snapshot layer {identifier} does not exist any more.", remedy="Use another snapshot.")
+                    raise NotFound(
+                        f"a part of the snapshot, {self.directory.name}/{identifier}, does not exist any more.",
+                        remedy="Use another snapshot.",
+                    )
                 self._held[identifier] = held
             self._users[identifier] += 1
         return LayersInUse(self, ids)

@@ -6,8 +6,12 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Collection
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from agentenv.egress.guard import Guard
+from agentenv.egress.policy import EgressPolicy
 from agentenv.errors import CapabilityError, InfrastructureError, InvalidState
 from agentenv.monitoring import EventSink, NullSink
 from agentenv.node import network_slots
@@ -15,6 +19,9 @@ from agentenv.node.commands import CommandFailed
 from agentenv.node.network_host import Membership, NetworkHost, NetworkProbe, probe
 from agentenv.node.network_policy import SLOTS_PER_RANGE
 from agentenv.node.network_slots import NetworkSlot
+
+if TYPE_CHECKING:
+    from agentenv.egress.resolver import Resolver
 
 __all__ = ["NetworkPool", "NetworkProbe", "NetworkSlot"]
 
@@ -42,6 +49,7 @@ class NetworkPool:
         self._next_index = secrets.randbelow(SLOTS_PER_RANGE)
         self._ready: deque[NetworkSlot] = deque()
         self._used: dict[int, NetworkSlot] = {}
+        self._guards: dict[int, Guard] = {}
         self._wanted = asyncio.Event()
         self._full = asyncio.Event()
         self._filler: asyncio.Task[None] | None = None
@@ -95,9 +103,28 @@ class NetworkPool:
         self._used[slot.index] = slot
         return slot
 
+    async def guard(self, slot: NetworkSlot, sandbox: str, policy: EgressPolicy) -> Guard:
+        """Puts `policy` in force for a slot in use, before the sandbox of that id starts in it; `release` ends it.
+
+        Raises `InfrastructureError` or `OSError` where that cannot be; the slot is to be released then, too.
+        """
+        guard = self._guards[slot.index] = Guard(sandbox, slot, lambda: self._resolver, self._events)
+        await guard.change(policy)
+        return guard
+
+    @cached_property
+    def _resolver(self) -> Resolver:
+        # Loaded here: it brings the DNS library, which sandboxes without rules about names do without.
+        from agentenv.egress.resolver import Resolver
+
+        return Resolver()
+
     async def release(self, slot: NetworkSlot) -> None:
         """Removes the slot; what still runs in it is cut off. Idempotent."""
         if self._used.get(slot.index) == slot:
+            guard = self._guards.pop(slot.index, None)
+            if guard is not None:
+                await guard.close()
             await network_slots.destroy([slot])
             del self._used[slot.index]
 
@@ -111,6 +138,8 @@ class NetworkPool:
         if self._filler is not None:
             self._filler.cancel()
             await asyncio.wait([self._filler])
+        await asyncio.gather(*(guard.close() for guard in self._guards.values()))
+        self._guards.clear()
         await network_slots.destroy([*self._ready, *self._used.values()])
         self._ready.clear()
         self._used.clear()
@@ -138,7 +167,7 @@ class NetworkPool:
             await self._wanted.wait()
             self._wanted.clear()
             try:
-                await self._host.enforce()
+                await self._host.enforce("".join(guard.host_rules() for guard in self._guards.values()))
                 while len(self._ready) < self._size:
                     self._ready.append(await self._make())
                 pause = FIRST_RETRY

@@ -11,15 +11,16 @@ import ipaddress
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentenv.egress import nftables
+from agentenv.egress.rules import TABLE
 from agentenv.errors import InfrastructureError
 from agentenv.images.held import Held, claim, wait_for
-from agentenv.node import commands, network_policy, network_slots
+from agentenv.node import network_policy, network_slots
 
 STATE = Path("/run/agentenv/network")
 _FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
@@ -57,11 +58,13 @@ def probe() -> NetworkProbe:
             False, "a network for sandboxes takes interfaces and rules of the host, which need root.", f"Run as root. {ports}"
         )
     nameservers = network_policy.host_nameservers()
-    rules = network_policy.ruleset(network_policy.SLOT_RANGES, nameservers)
-    check = subprocess.run(["nft", "--check", "-f", "-"], input=rules, capture_output=True, text=True, check=False)
-    if check.returncode != 0:
-        words = check.stderr.strip().partition("\n")[0]
-        return NetworkProbe(False, f"the kernel does not take the rules that keep sandboxes apart: {words}.", f"Load nf_tables. {ports}")
+    try:
+        nftables.apply(network_policy.ruleset(network_policy.SLOT_RANGES, nameservers), check_only=True)
+    except nftables.RulesRefused as error:
+        words = f"the kernel does not take the rules that keep sandboxes apart: {error.complaint}."
+        return NetworkProbe(False, words, f"Load nf_tables. {ports}")
+    except InfrastructureError as error:
+        return NetworkProbe(False, error.message, f"{error.remedy} {ports}")
     notes = []
     if not nameservers:
         notes.append("sandboxes have no name server: the host's own is on loopback, out of their reach; name one in /etc/resolv.conf.")
@@ -74,12 +77,11 @@ def probe() -> NetworkProbe:
 
 def _foreign_walls() -> list[str]:
     """Chains of others (Docker's, a firewall's) that drop forwarded packets by default: an accept of ours does not overrule them."""
-    listing = subprocess.run(["nft", "-j", "list", "chains"], capture_output=True, text=True, check=False)
-    chains = [entry["chain"] for entry in json.loads(listing.stdout or "{}").get("nftables", []) if "chain" in entry]
+    chains = [entry["chain"] for entry in json.loads(nftables.ask("list chains"))["nftables"] if "chain" in entry]
     return [
         f"{chain['family']} {chain['table']} {chain['name']}"
         for chain in chains
-        if chain.get("hook") == "forward" and chain.get("policy") == "drop" and chain["table"] != network_policy.TABLE
+        if chain.get("hook") == "forward" and chain.get("policy") == "drop" and chain["table"] != TABLE
     ]
 
 
@@ -125,10 +127,10 @@ class NetworkHost:
                     await self._clear_if_unused()
             return Membership(owner, slot_range, network_policy.host_nameservers(), mtu, lock)
 
-    async def enforce(self) -> None:
-        """Puts the rules in force again, in case somebody has emptied the host's; connections go on."""
+    async def enforce(self, own: str = "") -> None:
+        """Puts the rules in force again, in case somebody has emptied the host's, with `own`, this owner's; connections go on."""
         async with self._exclusive():
-            await self._apply_rules()
+            await self._apply_rules(own)
 
     async def leave(self, membership: Membership) -> None:
         """Ends an owner's part; with the last one go the rules, and forwarding is as it was before."""
@@ -169,9 +171,9 @@ class NetworkHost:
         finally:
             lock.release()
 
-    async def _apply_rules(self) -> None:
+    async def _apply_rules(self, own: str = "") -> None:
         ranges = {path.read_text() for path in self._pools.glob("*/range")}
-        await commands.run("nft", "-f", "-", text=network_policy.ruleset(sorted(ranges), network_policy.host_nameservers()))
+        await asyncio.to_thread(nftables.apply, network_policy.ruleset(sorted(ranges), network_policy.host_nameservers()) + own)
 
     def _forward_packets(self) -> None:
         if _FORWARDING.read_text().strip() == "0":
@@ -187,5 +189,5 @@ class NetworkHost:
     async def _clear_if_unused(self) -> None:
         if any(self._pools.iterdir()):
             return
-        await commands.run("nft", "-f", "-", text=f"add table inet {network_policy.TABLE}\ndelete table inet {network_policy.TABLE}\n")
+        await asyncio.to_thread(nftables.apply, f"add table inet {TABLE}\ndelete table inet {TABLE}\n")
         self._forward_as_before()

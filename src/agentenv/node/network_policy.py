@@ -1,4 +1,4 @@
-"""What a networked sandbox may reach: one policy for every backend whose host-side interfaces are named `aev…`.
+"""What a networked sandbox may reach by default: one policy for every backend whose host-side interfaces are named `aev…`.
 
 Denied are the host itself, every other sandbox, and all that is not the public internet; the host's name servers are the one exception,
 on port 53 only. IPv6 is not given to sandboxes, so all of it is denied. The rules match interfaces by their prefix: they stand, and
@@ -12,24 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-TABLE = "agentenv"
-INTERFACE_PREFIX = "aev"
-
-DENIED = (
-    "0.0.0.0/8",
-    "10.0.0.0/8",
-    "100.64.0.0/10",
-    "127.0.0.0/8",
-    "169.254.0.0/16",
-    "172.16.0.0/12",
-    "192.0.0.0/24",
-    "192.168.0.0/16",
-    "198.18.0.0/15",
-    "224.0.0.0/4",
-    "240.0.0.0/4",
-)
-"""Everything that the IANA special-purpose registry (RFC 6890) keeps off the public internet, multicast and the cloud's metadata address
-(169.254.169.254) included; only the documentation ranges are left out, since nothing lives there."""
+from agentenv.egress.policy import SPECIAL
+from agentenv.egress.rules import INTERFACE_PREFIX, MAPS, TABLE
 
 SLOT_RANGES = (*(f"10.{number}.0.0/16" for number in range(200, 220)), "172.30.0.0/16", "198.18.0.0/16")
 """Where slots take their addresses from: the first of these that the host has no route into."""
@@ -98,20 +82,35 @@ def host_nameservers(files: Iterable[Path] = _RESOLVER_FILES) -> tuple[str, ...]
 
 
 def ruleset(slot_ranges: Iterable[str], nameservers: Iterable[str]) -> str:
-    """The whole table for `nft -f -`: applied as one transaction, it takes the place of the one before without a gap.
+    """The machine's part of the table for libnftables: applied as one transaction, it takes the place of the one before without a gap.
 
-    Refusals are answered, so that a program inside fails at once rather than after minutes: TCP with a reset, since the kernel
-    sends only a few ICMP errors a second to one address (icmp_ratelimit).
+    The chains of single sandboxes (`agentenv.egress.rules.host_chains`) stay. Refusals are answered, so that a
+    program inside fails at once rather than after minutes: TCP with a reset, since the kernel sends only a few ICMP errors a second to
+    one address (icmp_ratelimit).
     """
-    servers, ranges = ", ".join(nameservers), ", ".join(slot_ranges)
-    return f"""\
-add table inet {TABLE}
-delete table inet {TABLE}
-table inet {TABLE} {{
-  set denied {{ type ipv4_addr; flags interval; elements = {{ {", ".join(DENIED)} }} }}
-  set nameservers {{ type ipv4_addr; {f"elements = {{ {servers} }}" if servers else ""} }}
-  set slots {{ type ipv4_addr; flags interval; {f"elements = {{ {ranges} }}" if ranges else ""} }}
+    sets = {"denied": SPECIAL, "nameservers": tuple(nameservers), "slots": tuple(slot_ranges)}
+    text = MAPS
+    for name, elements in sets.items():
+        flags = "" if name == "nameservers" else " flags interval;"
+        text += f"add set inet {TABLE} {name} {{ type ipv4_addr;{flags} }}\nflush set inet {TABLE} {name}\n"
+        text += f"add element inet {TABLE} {name} {{ {', '.join(elements)} }}\n" if elements else ""
+    for chain, hook in _CHAINS.items():
+        text += f"add chain inet {TABLE} {chain}{hook}\nflush chain inet {TABLE} {chain}\n"
+    return text + _RULES
 
+
+_CHAINS = {
+    "ask_nameserver": "",
+    "refuse": "",
+    "from_sandbox": "",
+    "input": " { type filter hook input priority filter - 10; policy accept; }",
+    "forward": " { type filter hook forward priority filter - 10; policy accept; }",
+    "prerouting": " { type nat hook prerouting priority dstnat; policy accept; }",
+    "postrouting": " { type nat hook postrouting priority srcnat; policy accept; }",
+}
+
+_RULES = f"""\
+table inet {TABLE} {{
   chain ask_nameserver {{
     ip daddr @nameservers meta l4proto {{ tcp, udp }} th dport 53 accept
   }}
@@ -121,6 +120,7 @@ table inet {TABLE} {{
   }}
   chain from_sandbox {{
     fib saddr . iif oif missing drop
+    iifname vmap @forward_of
     ct state established,related accept
     jump ask_nameserver
     oifname "{INTERFACE_PREFIX}*" goto refuse
@@ -129,22 +129,23 @@ table inet {TABLE} {{
     accept
   }}
   chain input {{
-    type filter hook input priority filter - 10; policy accept;
     iifname != "{INTERFACE_PREFIX}*" accept
     fib saddr . iif oif missing drop
+    iifname vmap @input_of
     ct state established,related accept
     jump ask_nameserver
     meta nfproto ipv6 drop
     goto refuse
   }}
   chain forward {{
-    type filter hook forward priority filter - 10; policy accept;
     iifname "{INTERFACE_PREFIX}*" jump from_sandbox
     oifname "{INTERFACE_PREFIX}*" ct state established,related accept
     oifname "{INTERFACE_PREFIX}*" drop
   }}
+  chain prerouting {{
+    iifname vmap @redirect_of
+  }}
   chain postrouting {{
-    type nat hook postrouting priority srcnat; policy accept;
     ip saddr @slots oifname != "{INTERFACE_PREFIX}*" masquerade
   }}
 }}

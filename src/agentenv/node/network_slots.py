@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from agentenv.egress.rules import INTERFACE_PREFIX
+from agentenv.egress.wall import Wall
 from agentenv.node import commands, network_policy
-from agentenv.node.network_policy import DENIED, INTERFACE_PREFIX
+from agentenv.node.waiting import in_thread
 
 NETNS_DIRECTORY = Path("/run/netns")
 """Where `ip netns` keeps its names."""
@@ -27,6 +29,7 @@ class NetworkSlot:
     gateway: str
     nameservers: tuple[str, ...]
     index: int
+    wall: Wall = field(compare=False)
 
     @property
     def interface(self) -> str:
@@ -58,8 +61,7 @@ async def create(owner: str, index: int, slot_range: network_policy.Network4, na
     """Makes slot `index`; on any failure nothing of it is left.
 
     The kernel hands out each interface name once, so it decides between owners that try for the same index: the loser gets
-    `commands.CommandFailed` with "File exists". Inside, the denied ranges are routes that refuse at once: a second wall
-    that stands when somebody else empties the host's rules.
+    `commands.CommandFailed` with "File exists".
     """
     name, interface, ends = netns_name(owner, index), interface_name(index), network_policy.addresses(slot_range, index)
     outside = (
@@ -73,25 +75,31 @@ async def create(owner: str, index: int, slot_range: network_policy.Network4, na
         f"addr add {ends.address}/{ends.prefix_length} dev eth0",
         "link set eth0 up",
         f"route add default via {ends.gateway}",
-        *(f"route add prohibit {network}" for network in DENIED if network != "127.0.0.0/8"),
-        *(f"route add {server} via {ends.gateway}" for server in nameservers),
     )
+    built: list[Wall] = []
     made = False
     try:
         await _batch(outside)
         await _batch(inside, netns=name)
+        netns = NETNS_DIRECTORY / name
+        await in_thread(lambda: built.append(Wall.build(netns, nameservers)), lambda: None)
         made = True
     finally:
         if not made:
             # Not the interface: if its name was taken, it is another's. Ours goes with the namespace that holds its other end,
             # which the kernel takes down a moment later.
             await _batch((f"netns del {name}",), force=True)
-    return NetworkSlot(NETNS_DIRECTORY / name, ends.address, ends.gateway, nameservers, index)
+            for wall in built:
+                wall.close()
+    return NetworkSlot(netns, ends.address, ends.gateway, nameservers, index, built[0])
 
 
 async def destroy(slots: Iterable[NetworkSlot]) -> None:
     """Removes slots of ours, their links first, so that a process still inside is cut off at once. What is gone is no error."""
-    await _remove([line for slot in slots for line in (f"link del {slot.interface}", f"netns del {slot.netns.name}")])
+    known = list(slots)
+    await _remove([line for slot in known for line in (f"link del {slot.interface}", f"netns del {slot.netns.name}")])
+    for slot in known:
+        slot.wall.close()
 
 
 async def destroy_namespaces(names: Iterable[str]) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import secrets
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from agentenv.errors import InvalidState, NotFound
@@ -19,19 +18,25 @@ from agentenv.node.branching import Branching
 from agentenv.node.capacity import Capacity, check_disk, disk_full
 from agentenv.node.control import ControlServer
 from agentenv.node.garbage import GarbageReport, collect
+from agentenv.node.hibernated import HIBERNATED, HibernatedStore
+from agentenv.node.hibernating import Hibernating
 from agentenv.node.home import Home
+from agentenv.node.keeping import Keeping
 from agentenv.node.killing import kill_from_outside
 from agentenv.node.layers import LayerStore
 from agentenv.node.lifetime import check_lifetime
 from agentenv.node.network import NetworkPool
+from agentenv.node.origin import Origin
 from agentenv.node.owner import Owner, live_records
 from agentenv.node.reconcile import reconcile
 from agentenv.node.records import SandboxRecord, SandboxRequest
-from agentenv.node.sandbox import NodeSandbox, Origin, Surroundings
+from agentenv.node.sandbox import NodeSandbox
 from agentenv.node.snapshots import Defaults, Snapshot, SnapshotTree
 from agentenv.node.spares import Spares
 from agentenv.node.starter import Backends, Order, Starter
 from agentenv.node.storage import StorageWatch
+from agentenv.node.surroundings import Surroundings
+from agentenv.node.taking import Taking
 from agentenv.node.templates import SCHEME, Templates, from_template
 from agentenv.node.trash import Trash
 
@@ -51,9 +56,14 @@ class Node:
         self._capacity = Capacity.of_this_machine()
         self._trash = Trash(owner, events)
         self._tree = SnapshotTree(home.snapshots)
-        self._images = ImageStore(home.path, pinned=self._tree.needed_images)
+        self._resting = resting = HibernatedStore(home.snapshots / "hibernated")
+        tree = self._tree
+        self._images = ImageStore(home.path, pinned=lambda: {**tree.needed_images(), **resting.needed_images()})
         self._resolved: dict[str, RootFilesystem] = {}
-        self._layers = LayerStore(home.snapshots / "layers", self._tree.needed_layers, self._trash.discard)
+        self._layers = LayerStore(home.snapshots / "layers", lambda: tree.needed_layers() | resting.needed_layers(), self._trash.discard)
+        self._memories = LayerStore(
+            home.snapshots / "memory", lambda: tree.needed_memories() | resting.needed_memories(), self._trash.discard
+        )
         self._backends = Backends(owner)
         self._network = NetworkPool(home.path, owner.id, events=events)
         self._spares = Spares(owner)
@@ -61,9 +71,17 @@ class Node:
         self._control = ControlServer(self.get)
         self._starter = Starter(owner, self._backends, self._network, self._spares, self._trash)
         self._branching = Branching(
-            owner, self._tree, self._layers, self._starter, self._trash, self._image, lambda request, origin: self._launch(request, origin)
+            self._tree,
+            self._layers,
+            self._memories,
+            Taking(owner, self._memories, self._trash, events),
+            Keeping(self._layers, self._memories, self._trash),
+            self._starter,
+            self._image,
+            lambda request, origin: self._launch(request, origin),
         )
-        self._around = Surroundings(owner.journal, events, self._capacity, self._branching, self._storage, self._forget)
+        self._hibernating = Hibernating(resting, self._branching)
+        self._around = Surroundings(owner.journal, events, self._capacity, self._branching, self._hibernating, self._storage, self._forget)
         self._sandboxes: dict[str, NodeSandbox] = {}
         self._starting: set[asyncio.Future[None]] = set()
         self._closing: asyncio.Task[None] | None = None
@@ -103,8 +121,7 @@ class Node:
         self._capacity.check(request.resources)
         if request.snapshot is None:
             return await self._launch(request, Origin(await self._image(request.image), self._layers.use(())))
-        origin = await self._branching.origin(request.snapshot)
-        return await self._launch(replace(request, image=origin.image.image), origin)
+        return await self._launch(*await self._branching.begin(request))
 
     async def snapshots(self) -> list[Snapshot]:
         """Every snapshot in this AGENTENV_HOME, the oldest first, so a parent before its children."""
@@ -127,8 +144,8 @@ class Node:
         self.events.emit("snapshot.deleted", id=snapshot.id, name=snapshot.name)
 
     async def collect_garbage(self) -> GarbageReport:
-        """Removes layers without snapshot or sandbox, outdated bottom layers of `host`, and what dead owners left."""
-        report = await collect(self._home, self.owner, self._layers, self._images)
+        """Removes layers and memories without snapshot or sandbox, outdated bottom layers of `host`, and what dead owners left."""
+        report = await collect(self._home, self.owner, (self._layers, self._memories), self._images)
         await self._trash.empty()
         self.events.emit("node.garbage_collected", layers=report.layers, bytes=report.bytes, images=report.images, owners=report.owners)
         return report
@@ -137,8 +154,12 @@ class Node:
         """Ends any sandbox in this AGENTENV_HOME, also one of another process, which learns of it; raises `NotFound`."""
         if identifier in self._sandboxes:
             await self._sandboxes[identifier].kill()
+            return
+        record = self._find_record(identifier)
+        if record.state == HIBERNATED:
+            self._hibernating.forget(identifier)
         else:
-            await kill_from_outside(self._find_record(identifier))
+            await kill_from_outside(record)
 
     async def close(self) -> None:
         """Ends every sandbox and frees everything, also when the caller is cancelled meanwhile; idempotent."""
@@ -147,9 +168,11 @@ class Node:
         await asyncio.shield(self._closing)
 
     async def wait_until_empty(self) -> None:
-        """Returns when no sandbox of this node is left, those forked meanwhile included."""
-        while self._sandboxes:
-            await next(iter(self._sandboxes.values())).wait()
+        """Returns when no sandbox of this node is left but those paused to the disk, those forked meanwhile included."""
+        while awake := [sandbox for sandbox in self._sandboxes.values() if sandbox.state != HIBERNATED]:
+            await awake[0].wait_until_at_rest()
+            # Whoever asked for that waits for the answer, and may ask for more.
+            await self._control.drain()
 
     def get(self, identifier: str) -> NodeSandbox:
         """The sandbox of this node with that id; raises `NotFound`."""
@@ -160,9 +183,21 @@ class Node:
                 f"there is no sandbox {identifier!r} in this process.", remedy="`agentenv ls` shows those that there are."
             ) from None
 
+    def adopt(self, identifier: str) -> NodeSandbox:
+        """Takes a sandbox over that is paused to the disk and whose process has ended. Raises `NotFound`."""
+        self._require_open()
+        if identifier not in self._sandboxes:
+            self._sandboxes[identifier] = self._hibernating.adopt(identifier, self._around)
+        return self._sandboxes[identifier]
+
     def list(self) -> list[SandboxRecord]:
-        """Every live sandbox in this AGENTENV_HOME, of all processes, the oldest first."""
-        return live_records(self._home)
+        """Every sandbox in this AGENTENV_HOME that lives or is paused to the disk, of all processes, the oldest first."""
+        found = {record.id: record for record in self._resting.records()}
+        for record in live_records(self._home):
+            # Who paused it to the disk may not know yet that another process has let it go on, or ended it.
+            if record.state != HIBERNATED or record.id in found:
+                found[record.id] = record
+        return sorted(found.values(), key=lambda record: (record.created, record.id))
 
     async def __aenter__(self) -> Node:
         return self
@@ -182,18 +217,20 @@ class Node:
         try:
             self._require_open()
             self._announce(identifier, request)
-            running = await self._starter.start(Order(identifier, identifier, request, origin.image, origin.layers.paths))
+            running = await self._starter.start(Order(identifier, identifier, request, origin))
             sandbox = self._sandboxes[identifier] = NodeSandbox(identifier, request, origin, running, self._around)
         except BaseException as error:
             self.owner.journal.forget(identifier)
-            origin.layers.release()
+            origin.release()
             self.events.emit("sandbox.start_failed", id=identifier, image=request.image, error=str(error))
             raise
         finally:
             self._starting.discard(done)
             done.set_result(None)
         stages = {stage.name: stage.seconds for stage in sandbox.timings}
-        self.events.emit("sandbox.created", id=identifier, image=request.image, backend=sandbox.backend, stages=stages)
+        self.events.emit(
+            "sandbox.created", id=identifier, image=request.image, backend=sandbox.backend, memory=origin.memory is not None, stages=stages
+        )
         return sandbox
 
     def _announce(self, identifier: str, request: SandboxRequest) -> None:
@@ -225,7 +262,7 @@ class Node:
         await self._control.close()
         if self._starting:
             await asyncio.wait(self._starting)
-        ends = [sandbox.begin_end("its node was closed") for sandbox in self._sandboxes.values()]
+        ends = [sandbox.begin_end("its node was closed", leave=True) for sandbox in self._sandboxes.values()]
         results = await asyncio.gather(*ends, return_exceptions=True)
         await self._backends.close()
         await self._network.close()

@@ -6,22 +6,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from agentenv.egress.policy import EgressPolicy
 from agentenv.isolation.contract import Resources, Timeouts
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkRequest:
-    """Whether a sandbox may reach the outside world, and which of its ports (1-65535) will be reachable from this machine."""
+    """Whether a sandbox may reach the outside world, what of it, and which of its ports (1-65535) will be reachable from this machine."""
 
     enabled: bool = False
     ports: tuple[int, ...] = ()
+    policy: EgressPolicy = field(default_factory=EgressPolicy)
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxRequest:
-    """One wished-for sandbox. With `snapshot` (a name or id) it starts from that one's files, and `image` is the snapshot's.
+    """One wished-for sandbox. With `snapshot` (a name or id) it starts from that one, and `image` is the snapshot's.
 
-    `lifetime` is in seconds from its start; None is without end, that is until its owner ends.
+    `memory` says whether its processes go on: None is "where the snapshot holds them". `lifetime` is in seconds from its start; None is
+    without end, that is until its owner ends.
     """
 
     image: str = "host"
@@ -33,6 +36,7 @@ class SandboxRequest:
     metadata: Mapping[str, str] = field(default_factory=dict)
     lifetime: float | None = None
     timeouts: Timeouts = field(default_factory=Timeouts)
+    memory: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

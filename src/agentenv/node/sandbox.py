@@ -6,71 +6,32 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from contextlib import AsyncExitStack, suppress
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
-from agentenv.errors import AgentEnvError, InvalidState, SandboxDied, Stage, StorageFull
+from agentenv.egress.denials import Denial
+from agentenv.egress.guard import Guard
+from agentenv.egress.policy import EgressPolicy
+from agentenv.errors import AgentEnvError, InvalidState, NotFound, SandboxDied, Stage, StorageFull
 from agentenv.guest import dial
 from agentenv.images.files import allocated_bytes
-from agentenv.isolation.contract import Exit, Machine, Resources, RootFilesystem, Usage
-from agentenv.monitoring import EventSink
-from agentenv.node.capacity import Capacity
-from agentenv.node.journal import Journal
+from agentenv.isolation.contract import Capabilities, Exit, Machine, Resources, Usage
+from agentenv.node.hibernated import HIBERNATED, Hibernated, NoMachine, hibernated
 from agentenv.node.killing import killed_from_outside
-from agentenv.node.layers import LayersInUse
 from agentenv.node.lifetime import Lifetime
-from agentenv.node.owner import start_ticks
+from agentenv.node.machines import HasProcess, SometimesCheckpointing, first_process
+from agentenv.node.origin import Origin
 from agentenv.node.portforward import LOOPBACK, PortForward
 from agentenv.node.records import SandboxRequest, StorageKill
 from agentenv.node.snapshots import Snapshot
 from agentenv.node.starter import Running
-from agentenv.node.storage import StorageWatch
 from agentenv.node.storage_policy import StoragePolicy
+from agentenv.node.surroundings import Surroundings
+from agentenv.node.waiting import uninterrupted
 
-State = Literal["running", "paused", "dead"]
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """What a sandbox's files start from: an image, snapshot layers over it, and the snapshot nearest above in the tree (its id)."""
-
-    image: RootFilesystem
-    layers: LayersInUse
-    snapshot: str | None = None
-
-
-@runtime_checkable
-class HasProcess(Protocol):
-    """A machine whose processes are those of this machine, under its numbers; `pid` is the first."""
-
-    @property
-    def pid(self) -> int: ...
-
-    def processes(self) -> Iterable[int]: ...
-
-
-class Branches(Protocol):
-    """What `NodeSandbox.snapshot`, `rollback` and `fork` do, for all sandboxes of a node."""
-
-    async def snapshot(self, sandbox: NodeSandbox, name: str | None) -> Snapshot: ...
-
-    async def rollback(self, sandbox: NodeSandbox, name_or_id: str) -> None: ...
-
-    async def fork(self, sandbox: NodeSandbox, count: int) -> list[NodeSandbox | AgentEnvError]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a sandbox needs of its node; `on_end` is called once, when it is gone."""
-
-    journal: Journal
-    events: EventSink
-    capacity: Capacity
-    branching: Branches
-    storage: StorageWatch
-    on_end: Callable[[str], None]
+State = Literal["running", "paused", "hibernated", "dead"]
 
 
 class NodeSandbox:
@@ -79,30 +40,46 @@ class NodeSandbox:
     `request` carries the limits as they are now; `failure` is the error that explains a death that nobody here asked for.
     """
 
-    def __init__(self, identifier: str, request: SandboxRequest, origin: Origin, running: Running, around: Surroundings) -> None:
+    def __init__(
+        self,
+        identifier: str,
+        request: SandboxRequest,
+        origin: Origin,
+        running: Running,
+        around: Surroundings[NodeSandbox],
+        at_rest: Hibernated | None = None,
+    ) -> None:
+        """Around a machine that runs, or with `at_rest` around none."""
         self.id = identifier
-        self.generation = 1
+        self.generation = at_rest.generation if at_rest else 1
         self.request = request
         self.origin = origin
-        self.state: State = "running"
-        self.created = time.time()
+        self.state: State = "hibernated" if at_rest else "running"
+        self.created = at_rest.created if at_rest else time.time()
         self.failure: AgentEnvError | None = None
         self.transition = asyncio.Lock()
         """Held by whatever changes the state or needs it to stay as it is."""
         self.stopping = threading.Event()
         """Set when the sandbox ends, for those who copy its files in another thread."""
+        self.written_down = origin.memory.ids[0] if origin.memory else None
+        """Where its memory was last written to: what it changed since can be written instead of all, as long as that exists."""
         self._running = running
         self._around = around
         self._reason = ""
         self._exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self._ending: asyncio.Task[Exit] | None = None
         self._ports: PortForward | None = None
+        self._rested = asyncio.Event()
+        self._left = at_rest.lifetime if at_rest else None
+        self._watch: asyncio.Task[None] | None = None
+        self._init: tuple[int, int] | None = None
         self._policy = StoragePolicy(identifier, self._processes, self._end_for_storage, around.events)
         self._lifetime = Lifetime(self._expire)
-        self._lifetime.set(request.lifetime)
-        self._watch_storage()
-        self._watch = asyncio.create_task(self._watch_death(running.machine))
-        self._init = _first_process(running.machine)
+        if at_rest is None:
+            self._lifetime.set(request.lifetime)
+            self._begin_watch()
+        else:
+            self._rested.set()
         self._record(created=self.created)
 
     @property
@@ -125,32 +102,62 @@ class NodeSandbox:
         """The stages of the present generation's start, in order."""
         return self._running.stages
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """What its backend can do, with this very sandbox."""
+        able = self._running.capabilities
+        return replace(able, memory_snapshot=False) if able.memory_snapshot and self.memory_obstacle else able
+
+    @property
+    def memory_obstacle(self) -> str | None:
+        """Why no snapshot can hold its memory; None where one can."""
+        if not self._running.capabilities.memory_snapshot:
+            return f"sandbox {self.id} runs on {self.backend!r}, which cannot write memory down."
+        machine = self.machine
+        return machine.checkpoint_obstacle if isinstance(machine, SometimesCheckpointing) else None
+
     def require_alive(self) -> None:
         """Raises the sandbox's `failure`, or `InvalidState` when it was ended on purpose."""
+        if self.state == HIBERNATED and not self._around.hibernating.holds(self.id):
+            self.begin_end("another process let it go on from the disk, or ended it")
         if self.state == "dead":
             raise self.failure or InvalidState(f"sandbox {self.id} is gone: {self._reason}.", remedy="Create another one.")
 
-    async def pause(self) -> None:
-        """Freezes every process; nothing happens when it is paused already."""
+    def require_machine(self) -> None:
+        """The same, and raises `InvalidState` when it is paused to the disk."""
+        self.require_alive()
+        if self.state == HIBERNATED:
+            raise hibernated(self.id)
+
+    async def pause(self, to_disk: bool = False) -> None:
+        """Freezes every process; nothing happens when it is paused already.
+
+        With `to_disk` it is written down with its memory, and nothing of it runs or takes memory any more. Raises `CapabilityError` where
+        it cannot be, `StorageFull` and other faults; it goes on then as it was.
+        """
         async with self.transition:
             self.require_alive()
-            if self.state == "running":
+            if to_disk and self.state != HIBERNATED:
+                await self._around.hibernating.hibernate(self)
+            elif self.state == "running":
                 await self.machine.pause()
                 self._enter("paused")
 
     async def resume(self) -> None:
-        """Lets it go on; nothing happens when it runs already."""
+        """Lets it go on; nothing happens when it runs already. From the disk it goes on in a new generation; raises what a start raises."""
         async with self.transition:
             self.require_alive()
             if self.state == "paused":
                 await self.machine.resume()
                 self._enter("running")
+            elif self.state == HIBERNATED:
+                await self._around.hibernating.wake(self)
 
     async def resize(self, resources: Resources) -> None:
         """Changes the limits while it runs; None in a field leaves that limit. Raises `CapabilityError` for what cannot be had."""
         self._around.capacity.check(resources)
         async with self.transition:
-            self.require_alive()
+            self.require_machine()
             await self.machine.resize(resources)
             given = {field.name: value for field in fields(resources) if (value := getattr(resources, field.name)) is not None}
             self.request = replace(self.request, resources=replace(self.request.resources, **given))
@@ -159,10 +166,10 @@ class NodeSandbox:
             self._around.events.emit("sandbox.resized", id=self.id, **given)
 
     async def usage(self) -> Usage:
-        """What it uses now; `storage` is what it wrote into its files."""
-        self.require_alive()
+        """What it uses now; `storage` is what its files take of the disk, also where its backend does not tell."""
+        self.require_machine()
         usage, written = await asyncio.gather(self.machine.usage(), asyncio.to_thread(allocated_bytes, self._upper))
-        return replace(usage, storage=written)
+        return usage if usage.storage is not None else replace(usage, storage=written)
 
     async def storage_kills(self) -> tuple[StorageKill, ...]:
         """The processes that were ended because they wrote beyond the storage limit, the oldest first."""
@@ -177,9 +184,29 @@ class NodeSandbox:
             self._ports = PortForward()
         return LOOPBACK, await self._ports.forward(port, self._dial)
 
+    async def set_network(self, policy: EgressPolicy) -> None:
+        """Changes what it may reach from now on, in its children and after a rollback too; connections that are denied now end.
+
+        Raises `InvalidState` without a network, `InfrastructureError`; then what it reaches is at most what either policy allows.
+        """
+        async with self.transition:
+            await uninterrupted(self._guard().change(policy))
+            self.request = replace(self.request, network=replace(self.request.network, policy=policy))
+            self._around.events.emit("network.changed", id=self.id, **policy.to_dict())
+
+    async def network_log(self) -> tuple[Denial, ...]:
+        """What it was refused since its machine started, the last 500 times, the oldest first. Raises `InvalidState` without a network."""
+        return self._guard().denials()
+
+    def _guard(self) -> Guard:
+        self.require_alive()
+        if self._running.guard is None:
+            raise InvalidState(f"sandbox {self.id} has no network.", remedy="Create one with `network.enabled: true`.")
+        return self._running.guard
+
     async def set_lifetime(self, seconds: float | None) -> None:
         """It ends `seconds` from now, whatever was granted before; None is without end."""
-        self.require_alive()
+        self.require_machine()
         self._lifetime.set(seconds)
         self._record()
 
@@ -191,34 +218,46 @@ class NodeSandbox:
         """Returns when it has ended, by whatever cause."""
         return await asyncio.shield(self._exit)
 
-    def begin_end(self, reason: str, failure: AgentEnvError | None = None) -> asyncio.Task[Exit]:
-        """Declares it dead from this moment on, and frees what it holds in a task of its own; the first reason counts."""
+    async def wait_until_at_rest(self) -> None:
+        """Returns when it has ended or is paused to the disk."""
+        await self._rested.wait()
+
+    def begin_end(self, reason: str, failure: AgentEnvError | None = None, *, leave: bool = False) -> asyncio.Task[Exit]:
+        """Declares it dead from this moment on, and frees what it holds in a task of its own; the first reason counts.
+
+        With `leave` one that is paused to the disk stays there, for others.
+        """
         if self._ending is None:
+            forgotten = self.state == HIBERNATED and not leave
             self.state, self.failure, self._reason = "dead", failure, reason
             self.stopping.set()
             self._lifetime.cancel()
-            self._watch.cancel()
-            self._around.storage.remove(self.id)
-            self._ending = asyncio.create_task(self._end())
+            self._end_watch()
+            self._ending = asyncio.create_task(self._end(forgotten))
         return self._ending
 
-    async def snapshot(self, name: str | None = None) -> Snapshot:
-        """Keeps its files as they are now: /tmp, /run, memory and processes are not part of it. It stands still while they are copied.
+    async def snapshot(self, name: str | None = None, memory: bool | None = None) -> Snapshot:
+        """Keeps its files as they are now, with `memory` its processes too (and /tmp, /run, /dev/shm). It stands still meanwhile.
 
-        The name must be free. Raises `InvalidState`, `StorageFull`, `InfrastructureError`; the sandbox goes on in any case.
+        `memory` None is "where this sandbox can be written down", which `Snapshot.memory` then tells. The name must be free. Raises
+        `CapabilityError`, `InvalidState`, `StorageFull`, `InfrastructureError`; the sandbox goes on in any case.
         """
-        return await self._around.branching.snapshot(self, name)
+        return await self._around.branching.snapshot(self, name, memory)
 
-    async def rollback(self, name_or_id: str) -> None:
-        """Goes back to the files of a snapshot, any one: a new machine in the next generation, with no process of the old one.
+    async def rollback(self, name_or_id: str, memory: bool | None = None) -> None:
+        """Goes back to a snapshot, any one: a new machine in the next generation, in which nothing runs but what the snapshot holds.
 
-        Raises `NotFound`, `CapabilityError`, or what a start raises; then it goes on as it was.
+        `memory` False goes back to its files only, True requires its memory, None takes what it has. Raises `NotFound`, `CapabilityError`,
+        or what a start raises; then it goes on as it was.
         """
-        await self._around.branching.rollback(self, name_or_id)
+        await self._around.branching.rollback(self, name_or_id, memory)
 
-    async def fork(self, count: int) -> list[NodeSandbox | AgentEnvError]:
-        """Starts `count` sandboxes with the files that this one has now; for each either the child or why it did not start."""
-        return await self._around.branching.fork(self, count)
+    async def fork(self, count: int, memory: bool | None = None) -> list[NodeSandbox | AgentEnvError]:
+        """Starts `count` sandboxes that are what this one is now; for each either the child or why it did not start.
+
+        With `memory` (None: where this sandbox can be written down) its processes go on in each of them, else only its files are there.
+        """
+        return await self._around.branching.fork(self, count, memory)
 
     async def replace_machine(self, running: Running, origin: Origin) -> None:
         """Puts a machine that already runs in the place of the present one, which is ended. The caller holds `transition`.
@@ -227,19 +266,40 @@ class NodeSandbox:
         """
         self.require_alive()
         before, before_origin = self._running, self.origin
-        self._watch.cancel()
+        self._end_watch()
         self._running, self.origin = running, origin
+        self.written_down = origin.memory.ids[0] if origin.memory else None
         self.generation += 1
-        self._watch = asyncio.create_task(self._watch_death(running.machine))
-        self._init = _first_process(running.machine)
-        self._watch_storage()
+        if self.state == HIBERNATED:
+            self._lifetime.set(self._left)
+            self._rested.clear()
+        self._begin_watch()
         self._enter("running")
         try:
             await before.end()
         finally:
-            before_origin.layers.release()
+            before_origin.release()
 
-    async def _end(self) -> Exit:
+    async def leave_machine(self) -> None:
+        """Ends the machine, of which all is on the disk. The caller holds `transition`. Raises as `require_alive`, and changes nothing."""
+        self.require_alive()
+        before, before_origin = self._running, self.origin
+        self._end_watch()
+        self._lifetime.cancel()
+        self._running = replace(before, machine=NoMachine(self.id), stages=(), held=AsyncExitStack())
+        self._enter(HIBERNATED)
+        self._rested.set()
+        try:
+            await before.end()
+        finally:
+            before_origin.release()
+
+    def at_rest(self, snapshot: Snapshot) -> Hibernated:
+        """What is written down of it beside what `snapshot` names."""
+        self._left = self._lifetime.left
+        return Hibernated(self.id, self.generation, self.created, self._left, self.request, snapshot)
+
+    async def _end(self, forgotten: bool) -> Exit:
         ended = Exit(None, None, self._reason)
         try:
             ended = await self.machine.kill()
@@ -249,12 +309,28 @@ class NodeSandbox:
                 if self._ports is not None:
                     await self._ports.close()
                 await self._running.held.aclose()
-                self.origin.layers.release()
+                self.origin.release()
+                if forgotten:
+                    with suppress(NotFound, InvalidState):  # another process has it
+                        self._around.hibernating.forget(self.id)
             self._around.journal.forget(self.id)
             self._around.events.emit("sandbox.died" if self.failure else "sandbox.ended", id=self.id, reason=self._reason, exit=ended)
             self._exit.set_result(ended)
             self._around.on_end(self.id)
+            self._rested.set()
         return ended
+
+    def _begin_watch(self) -> None:
+        machine = self.machine
+        self._watch = asyncio.create_task(self._watch_death(machine))
+        self._init = first_process(machine)
+        self._watch_storage()
+
+    def _end_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch, self._init = None, None
+        self._around.storage.remove(self.id)
 
     async def _watch_death(self, machine: Machine) -> None:
         ended = await machine.wait()
@@ -270,7 +346,8 @@ class NodeSandbox:
 
     def _watch_storage(self) -> None:
         limit = self.request.resources.storage
-        if limit is not None:
+        # A disk is as large as it may be, so nothing can outgrow it.
+        if limit is not None and not self._running.capabilities.disk_image:
             self._around.storage.add(self.id, self._upper, limit, self._policy.exceeded, self._processes)
             self._around.storage.start()
 
@@ -309,10 +386,3 @@ class NodeSandbox:
             )
         except OSError as error:
             self._around.events.emit("node.journal_failed", id=self.id, error=str(error))
-
-
-def _first_process(machine: Machine) -> tuple[int, int] | None:
-    """Its number with its start time, which make sure that another process kills this one and no later one."""
-    pid: int | None = getattr(machine, "pid", None)  # asked of each start: `isinstance` of a protocol takes ten times as long
-    ticks = None if pid is None else start_ticks(pid)
-    return None if pid is None or ticks is None else (pid, ticks)

@@ -1,4 +1,5 @@
-"""The snapshots of one AGENTENV_HOME: a tree of small files, each naming the layers that make up one state of a sandbox's files.
+"""The snapshots of one AGENTENV_HOME: a tree of small files, each naming the layers that make up one state of a sandbox's files, and
+whether its memory lies beside them.
 
 `snapshots/tree/<id>.json` is written whole or not at all and never changes; what it names is durable before it is. Changes to the tree are
 made under a lock on the directory.
@@ -18,7 +19,7 @@ import msgspec
 from agentenv.errors import InvalidState, NotFound
 from agentenv.images.files import sync_directory, write_durably
 from agentenv.images.held import Held, wait_for
-from agentenv.isolation.contract import RootFilesystem
+from agentenv.isolation.contract import Resources, RootFilesystem
 from agentenv.naming import near
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -38,10 +39,13 @@ class Defaults(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """One state of a sandbox's files: `layers` (ids, the topmost first) over `image`. `size` is what it added to the disk, in bytes.
+    """One state of a sandbox: `layers` (ids, the topmost first) over `image`. `size` is what it added to the disk, in bytes.
 
     `base` tells what the image was (see `agentenv.images.fingerprint`), `trees` the mount point of each tree that may be in a layer,
     `parent` the id of the snapshot before it, `created` unix seconds. `defaults` are those of a build, and of what came of it.
+
+    With `memory` it also holds the sandbox's processes as they were, in `snapshots/memory/<id>/`, for the `backend` that wrote it down.
+    With `disk` the topmost layer is the disk of a virtual machine. `resources` and `env` are what the sandbox had then.
     """
 
     id: str
@@ -55,6 +59,11 @@ class Snapshot(msgspec.Struct, frozen=True):
     size: int
     metadata: Mapping[str, str] = {}
     defaults: Defaults | None = None
+    memory: bool = False
+    backend: str | None = None
+    disk: bool = False
+    resources: Resources = Resources()
+    env: Mapping[str, str] = {}
 
     @property
     def label(self) -> str:
@@ -156,6 +165,10 @@ class SnapshotTree:
     def needed_layers(self) -> frozenset[str]:
         """The ids of all layers that some snapshot is made of."""
         return frozenset(layer for snapshot in self.all() for layer in snapshot.layers)
+
+    def needed_memories(self) -> frozenset[str]:
+        """The ids of all snapshots whose memory is kept, which is what its directory is called."""
+        return frozenset(snapshot.id for snapshot in self.all() if snapshot.memory)
 
     def needed_images(self) -> Mapping[str, str]:
         """Which image references the snapshots need, each with one that needs it."""

@@ -8,12 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
-from agentenv.errors import InfrastructureError, Stage, StartupTimeout
+from agentenv.egress.guard import Guard
+from agentenv.egress.rules import VIRTUAL_NAMESERVER
+from agentenv.errors import CapabilityError, InfrastructureError, Stage, StartupTimeout
 from agentenv.isolation import open_backend
-from agentenv.isolation.contract import Backend, Exit, Machine, MachineSpec, Network, RootFilesystem
+from agentenv.isolation.contract import Backend, Capabilities, Exit, Machine, MachineSpec, Network, Restoring
+from agentenv.isolation.vm.disk import clone_disk
+from agentenv.node import agent_words
 from agentenv.node.capacity import disk_full, is_disk_full
-from agentenv.node.identity import with_identity, write_identity
+from agentenv.node.identity import new_machine_id, with_identity, write_identity
 from agentenv.node.network import NetworkPool
+from agentenv.node.origin import DISK, Origin
 from agentenv.node.owner import Owner
 from agentenv.node.records import SandboxRequest
 from agentenv.node.spares import Spares
@@ -26,6 +31,7 @@ class Backends:
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self._open: dict[str, Backend] = {}
+        self._able: dict[int, asyncio.Task[Capabilities]] = {}
         self._opening = asyncio.Lock()
 
     async def get(self, name: str) -> Backend:
@@ -40,12 +46,24 @@ class Backends:
                         await backend.close()
         return self._open[name]
 
+    async def capabilities(self, backend: Backend) -> Capabilities:
+        """What a backend that was opened here can do on this machine, asked once."""
+        if id(backend) not in self._able:
+            self._able[id(backend)] = asyncio.create_task(_ask_capabilities(backend))
+        return await asyncio.shield(self._able[id(backend)])
+
     async def close(self) -> None:
         """Closes each of them; idempotent."""
         backends = {id(backend): backend for backend in self._open.values()}
         self._open.clear()
+        if self._able:
+            await asyncio.wait(self._able.values())
         for backend in backends.values():
             await backend.close()
+
+
+async def _ask_capabilities(backend: Backend) -> Capabilities:
+    return (await asyncio.to_thread(backend.probe)).capabilities
 
 
 @dataclass(slots=True)
@@ -55,8 +73,7 @@ class Order:
     id: str
     hostname: str
     request: SandboxRequest
-    image: RootFilesystem
-    layers: tuple[Path, ...] = ()
+    origin: Origin
     stages: list[Stage] = field(default_factory=list)
     stage: str = "image"
     since: float = field(default_factory=perf_counter)
@@ -74,9 +91,11 @@ class Running:
 
     machine: Machine
     backend: str
+    capabilities: Capabilities
     directory: Path
     stages: tuple[Stage, ...]
     held: AsyncExitStack
+    guard: Guard | None = None  # of its network, where it has one
 
     async def end(self) -> Exit:
         """Kills the machine if it still runs and frees what it held; returns how it ended."""
@@ -119,15 +138,22 @@ class Starter:
 
     async def _start(self, order: Order, stack: AsyncExitStack) -> Running:
         order.enter("directories")
+        origin = order.origin
         directory = self._owner.machine_directory(order.id)
         stack.callback(self._trash.discard, directory)
-        self._spares.take(directory, tuple(tree.name for tree in order.image.trees))
+        self._spares.take(directory, tuple(tree.name for tree in origin.image.trees))
         order.enter("network")
-        network = await self._network(order.request, stack)
-        identity = write_identity(directory, order.hostname, network.nameservers)
+        network, guard = await self._network(order, stack)
+        machine_id = new_machine_id()
+        identity = write_identity(directory, order.hostname, machine_id, network.nameservers)
         order.enter("backend")
         backend = await self._backends.get(order.request.isolation)
-        root = with_identity(order.image, identity).with_layers(order.layers)
+        capabilities = await self._backends.capabilities(backend)
+        origin.require_room_for(capabilities.disk_image, backend.name)
+        if origin.disk is not None:
+            order.enter("disk")
+            await asyncio.to_thread(clone_disk, origin.disk, directory / "upper" / DISK)
+        root = with_identity(origin.image, identity).with_layers(origin.layers.paths)
         spec = MachineSpec(
             id=order.id,
             directory=directory,
@@ -138,15 +164,36 @@ class Starter:
             env={**root.env, **order.request.env},
             timeouts=order.request.timeouts,
         )
-        machine = await backend.start(spec)
-        return Running(machine, backend.name, directory, (*order.stages, *machine.stages), stack.pop_all())
+        machine, stages = await self._bring_up(backend, spec, order, machine_id if capabilities.disk_image else None)
+        return Running(machine, backend.name, capabilities, directory, (*order.stages, *stages), stack.pop_all(), guard)
 
-    async def _network(self, request: SandboxRequest, stack: AsyncExitStack) -> Network:
-        if not request.network.enabled:
-            return Network()
+    async def _bring_up(
+        self, backend: Backend, spec: MachineSpec, order: Order, machine_id: str | None
+    ) -> tuple[Machine, tuple[Stage, ...]]:
+        """The running machine and the stages of its start; one from memory has been told that it is another one than before."""
+        if order.origin.memory is None:
+            machine = await backend.start(spec)
+            return machine, machine.stages
+        if not isinstance(backend, Restoring):
+            raise CapabilityError(f"the backend {backend.name!r} cannot start a sandbox from memory.", remedy="Give `memory=False`.")
+        machine = await backend.restore(spec, order.origin.memory.paths[0])
+        async with AsyncExitStack() as abandon:
+            abandon.push_async_callback(machine.kill)
+            order.stage, begun = "restored", perf_counter()
+            await agent_words.restored(machine, spec.hostname, machine_id, timeout=order.request.timeouts.startup)
+            if order.request.env != order.origin.env:
+                await agent_words.tell(machine, "configure", env=dict(spec.env))
+            abandon.pop_all()
+        return machine, (*machine.stages, Stage("restored", perf_counter() - begun))
+
+    async def _network(self, order: Order, stack: AsyncExitStack) -> tuple[Network, Guard | None]:
+        wanted = order.request.network
+        if not wanted.enabled:
+            return Network(), None
         slot = await self._networks.acquire()
         stack.push_async_callback(self._networks.release, slot)
-        return Network(True, slot.netns, slot.address, slot.nameservers)
+        guard = await self._networks.guard(slot, order.hostname, wanted.policy)
+        return Network(True, slot.netns, slot.address, slot.nameservers or (VIRTUAL_NAMESERVER,)), guard
 
 
 def _named(error: OSError, order: Order, home: Path) -> InfrastructureError:

@@ -11,24 +11,30 @@ from typing import Any
 
 import msgspec
 
+from agentenv.egress.denials import Denial
+from agentenv.egress.policy import EgressPolicy
 from agentenv.errors import AgentEnvError, InvalidState, NotFound, SandboxDied, Stage
-from agentenv.isolation.contract import Exit, OomKill, Resources, Usage
+from agentenv.isolation.contract import Capabilities, Exit, OomKill, Resources, Usage
 from agentenv.node import Node, SandboxRecord, SandboxRequest
 from agentenv.node.control import Child, ask, restored
+from agentenv.node.hibernated import HIBERNATED
 from agentenv.node.records import StorageKill
 from agentenv.node.snapshots import Snapshot
 from agentenv.sandbox.host import Host
 
 
-def attach(node: Node, sandbox_id: str) -> Host:
-    """The sandbox with that id: the node's own, or one of another process. Raises `NotFound`."""
+async def attach(node: Node, sandbox_id: str) -> Host:
+    """The sandbox with that id: the node's own, or one of another process; one without a process becomes the node's. Raises `NotFound`."""
     try:
         return node.get(sandbox_id)
     except NotFound:
-        record = find_record(node, sandbox_id)
+        record = await asyncio.to_thread(find_record, node, sandbox_id)
     if record is None:
         raise NotFound(f"there is no sandbox {sandbox_id!r} on this machine.", remedy="`agentenv ls` shows those that there are.")
-    return AttachedHost(node, record)
+    if not record.owner:
+        return node.adopt(sandbox_id)
+    able = Capabilities() if record.state == HIBERNATED else await ask(owner_of(record), "capabilities", sandbox_id)
+    return AttachedHost(node, record, msgspec.convert(able, Capabilities))
 
 
 def find_record(node: Node, sandbox_id: str) -> SandboxRecord | None:
@@ -72,9 +78,10 @@ class AttachedHost:
     timings: tuple[Stage, ...] = ()
     failure: AgentEnvError | None = None
 
-    def __init__(self, node: Node, record: SandboxRecord) -> None:
+    def __init__(self, node: Node, record: SandboxRecord, capabilities: Capabilities) -> None:
         self._node = node
         self._record = record
+        self.capabilities = capabilities
         self._ended = False
         self.id = record.id
         self.machine = AttachedMachine(record)
@@ -120,11 +127,13 @@ class AttachedHost:
     async def host_port(self, port: int) -> tuple[str, int]:
         return msgspec.convert(await self._ask("host_port", port=port), tuple[str, int])
 
-    async def pause(self) -> None:
-        await self._ask("pause")
+    async def pause(self, to_disk: bool = False) -> None:
+        await self._ask("pause", to_disk=to_disk)
+        self.require_alive()
 
     async def resume(self) -> None:
         await self._ask("resume")
+        self.require_alive()
 
     async def resize(self, resources: Resources) -> None:
         await self._ask("resize", resources=msgspec.to_builtins(resources))
@@ -138,15 +147,22 @@ class AttachedHost:
     async def set_lifetime(self, seconds: float | None) -> None:
         await self._ask("set_lifetime", seconds=seconds)
 
-    async def snapshot(self, name: str | None = None) -> Snapshot:
-        return msgspec.convert(await self._ask("snapshot", name=name), Snapshot)
+    async def set_network(self, policy: EgressPolicy) -> None:
+        await self._ask("set_network", policy=policy.to_dict())
 
-    async def rollback(self, name_or_id: str) -> None:
-        await self._ask("rollback", snapshot=name_or_id)
+    async def network_log(self) -> Sequence[Denial]:
+        return msgspec.convert(await self._ask("network_log"), list[Denial])
 
-    async def fork(self, count: int) -> Sequence[Host | AgentEnvError]:
-        outcomes = msgspec.convert(await self._ask("fork", count=count), list[Child])
-        return [restored(one.fault) if one.fault is not None else attach(self._node, one.id or "") for one in outcomes]
+    async def snapshot(self, name: str | None = None, memory: bool | None = None) -> Snapshot:
+        return msgspec.convert(await self._ask("snapshot", name=name, memory=memory), Snapshot)
+
+    async def rollback(self, name_or_id: str, memory: bool | None = None) -> None:
+        await self._ask("rollback", snapshot=name_or_id, memory=memory)
+        self.require_alive()
+
+    async def fork(self, count: int, memory: bool | None = None) -> Sequence[Host | AgentEnvError]:
+        outcomes = msgspec.convert(await self._ask("fork", count=count, memory=memory), list[Child])
+        return [restored(one.fault) if one.fault is not None else await attach(self._node, one.id or "") for one in outcomes]
 
     async def _ask(self, call: str, **arguments: object) -> Any:
         """Has the owner do what only it can."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from agentenv.errors import CommandError, CommandTimeout, InfrastructureError, ProcessLimit
+from agentenv.errors import AgentEnvError, CommandError, CommandTimeout, InfrastructureError, ProcessLimit
 from agentenv.guest.frames import Kind
 from agentenv.guest.processes import Ended, Process, Tap, end_session, signal
 from agentenv.sandbox.link import SIGKILL, Link
@@ -25,6 +25,11 @@ class Running:
     timeout: float | None
     idle_timeout: float | None
     kills_before: int
+    generation: int
+
+    async def explain(self, error: InfrastructureError | OSError) -> AgentEnvError:
+        """What it means that its stream broke: the error to raise."""
+        return await self.link.explain(error, self.generation)
 
     async def result(self, ended: Ended, *, check: bool) -> CommandResult:
         """The result of the ended command. Raises `CommandTimeout`, the limit that it hit, and with `check` `CommandError`."""
@@ -131,7 +136,7 @@ class AsyncCommandHandle:
         try:
             ended = await self._running.process.ended()
         except (InfrastructureError, OSError) as error:
-            raise await self._running.link.explain(error) from error
+            raise await self._running.explain(error) from error
         self._result = await self._running.result(ended, check=check)
         return self._result
 
@@ -146,7 +151,7 @@ class AsyncCommandHandle:
         try:
             return await signal(self._running.link.connection(), self.pid, number)
         except (InfrastructureError, OSError) as error:
-            raise await self._running.link.explain(error) from error
+            raise await self._running.explain(error) from error
 
     async def send_stdin(self, data: str | bytes) -> None:
         """Writes to its standard input (of a terminal: types). Waits while the program does not read."""

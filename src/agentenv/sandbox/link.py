@@ -24,6 +24,7 @@ from agentenv.errors import (
 from agentenv.guest.connection import Connection
 from agentenv.guest.errors import AgentFailure
 from agentenv.isolation.contract import OomKill
+from agentenv.node.hibernated import HIBERNATED
 from agentenv.node.records import StorageKill
 from agentenv.sandbox.host import Host
 
@@ -59,7 +60,7 @@ class Link:
     def _open(self) -> Connection:
         self.require_running()
         if self._generation != self.host.generation:
-            self.disconnect(InvalidState(f"sandbox {self.host.id} was rolled back while this ran in it."))
+            self.disconnect(self._rolled_back())
             self._kills = [kill for kill in self._kills if isinstance(kill, StorageKill)]
             self._fork_refusals_seen = 0
         self._connection = Connection.open(self.host.machine.dial())
@@ -69,8 +70,9 @@ class Link:
     def require_running(self) -> None:
         """Raises `InvalidState` for a paused or ended sandbox, `SandboxDied` for a dead one."""
         self.host.require_alive()
-        if self.host.state == "paused":
-            raise InvalidState(f"sandbox {self.host.id} is paused.", remedy="Call `resume()` first.")
+        if self.host.state in ("paused", HIBERNATED):
+            where = " to the disk" if self.host.state == HIBERNATED else ""
+            raise InvalidState(f"sandbox {self.host.id} is paused{where}.", remedy="Call `resume()` first.")
 
     def disconnect(self, reason: AgentEnvError) -> None:
         """Ends every stream that is open with `reason`."""
@@ -83,10 +85,16 @@ class Link:
         """How many kills for want of memory or storage have been looked at so far: those beyond it are news."""
         return len(self._kills)
 
-    async def explain(self, error: InfrastructureError | OSError) -> AgentEnvError:
-        """What a broken connection means for the sandbox: the error to raise. A limit that was reached explains itself."""
+    async def explain(self, error: InfrastructureError | OSError, generation: int | None = None) -> AgentEnvError:
+        """What a broken connection means for the sandbox: the error to raise. A limit that was reached explains itself.
+
+        `generation` is the one that the connection belonged to, by default that of the last connection.
+        """
         if isinstance(error, LimitReached):
             return error
+        gone = self.host.state == HIBERNATED or self.host.generation != (generation or self._generation)
+        if self.host.state != "dead" and gone:
+            return self._rolled_back()
         if self.host.state != "dead":
             try:
                 await asyncio.wait_for(self.host.wait(), DEATH_WAIT)
@@ -104,6 +112,9 @@ class Link:
             # A fresh one for each who waits: an exception that is raised twice carries the first one's traceback.
             return SandboxDied(failure.sandbox_id, failure.reason, evidence=failure.evidence)
         return failure
+
+    def _rolled_back(self) -> InvalidState:
+        return InvalidState(f"sandbox {self.host.id} was rolled back or paused to the disk while this ran in it.")
 
     async def file_fault(self, failure: AgentFailure, path: str) -> NoReturn:
         """Raises what a failed file operation on `path` means."""

@@ -20,7 +20,7 @@ class ProcessTable:
     def start(self, command: Command, title: str) -> Running:
         """Sends a command off; nothing is waited for."""
         process = processes.start(self.link.connection(), command)
-        return Running(self.link, process, title, command.timeout, command.idle_timeout, self.link.kills_seen)
+        return Running(self.link, process, title, command.timeout, command.idle_timeout, self.link.kills_seen, self.link.host.generation)
 
     async def start_in_background(self, command: Command, title: str, stdin: bytes | None = None) -> Running:
         """Starts a command and returns once it runs. Raises `AgentFailure` when it cannot be started, `ConnectionLost`."""
@@ -40,7 +40,7 @@ class ProcessTable:
             raise NotFound(f"sandbox {self.link.host.id} has no process {pid} in the background.") from failure
         except (InfrastructureError, OSError) as error:
             raise await self.link.explain(error) from error
-        running = Running(self.link, process, f"process {pid}", None, None, self.link.kills_seen)
+        running = Running(self.link, process, f"process {pid}", None, None, self.link.kills_seen, self.link.host.generation)
         self._remember(running)
         return running
 

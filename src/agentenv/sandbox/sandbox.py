@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agentenv.egress.denials import Denial
+from agentenv.egress.policy import EgressPolicy
 from agentenv.errors import AgentEnvError, InfrastructureError, InvalidState, Stage
 from agentenv.guest import dial as dial_agent
 from agentenv.guest.errors import AgentFailure
-from agentenv.isolation.contract import Resources, Timeouts, Usage
+from agentenv.isolation.contract import Capabilities, Resources, Timeouts, Usage
 from agentenv.node import NetworkRequest, Node, SandboxRequest
 from agentenv.node.snapshots import Snapshot
 from agentenv.node.templates import SCHEME
 from agentenv.sandbox.attached import attach
 from agentenv.sandbox.commands import AsyncCommands
 from agentenv.sandbox.files import AsyncFiles
-from agentenv.sandbox.host import Host, Remembering
+from agentenv.sandbox.host import Host
 from agentenv.sandbox.link import Link
 from agentenv.sandbox.process_table import ProcessTable
 from agentenv.sandbox.pty import AsyncPty
@@ -29,7 +28,7 @@ from agentenv.sandbox.results import SandboxInfo, Transfer
 from agentenv.sandbox.runtime import default_node
 from agentenv.sandbox.shell import AsyncShell
 from agentenv.sandbox.startup import run_startup
-from agentenv.sandbox.wishes import network_request, resources_of
+from agentenv.sandbox.wishes import egress_policy, network_request, resources_of
 
 
 class AsyncSandbox:
@@ -54,6 +53,7 @@ class AsyncSandbox:
         image: str = "host",
         *,
         snapshot: str | Snapshot | None = None,
+        memory: bool | None = None,
         isolation: str = "auto",
         resources: Resources | Mapping[str, Any] | None = None,
         network: bool | NetworkRequest | Mapping[str, Any] = False,
@@ -67,8 +67,10 @@ class AsyncSandbox:
 
         `image`: `host` (this machine's programs), `debian`, `REGISTRY/NAME:TAG`, `template:NAME`, `dir:PATH`, … (docs/images.md); with
         `snapshot` (its name, id, or itself) the snapshot's. A template's start command runs, and is ready, when this returns.
+        `memory`: whether the snapshot's processes go on; None is "where it holds them", False starts from its files only.
         `isolation`: a backend's name, or `auto` for the strongest usable. `resources`: limits, as `Resources` or a mapping such as
-        `{"cpu": 2, "memory": "4GB"}`. `network`: False (loopback only), True, or `{"enabled": True, "ports": [8080]}`.
+        `{"cpu": 2, "memory": "4GB"}`. `network`: False (loopback only), True, or a mapping as in a configuration (docs/network.md):
+        `{"enabled": True, "ports": [8080], "allow_internet_access": False, "allow": ["pypi.org", "10.1.2.3:5432"]}`.
         `env` is every process's. `timeout`: the sandbox's lifetime in seconds (None: no end but this process's). `timeouts`: for its start
         and end. `node`: the owner; by default this process's own.
 
@@ -77,6 +79,7 @@ class AsyncSandbox:
         request = SandboxRequest(
             image=image,
             snapshot=snapshot.id if isinstance(snapshot, Snapshot) else snapshot,
+            memory=memory,
             isolation=isolation,
             resources=resources_of(resources),
             network=network_request(network),
@@ -93,17 +96,17 @@ class AsyncSandbox:
 
     @classmethod
     async def connect(cls, sandbox_id: str, *, node: Node | None = None) -> AsyncSandbox:
-        """A handle on a sandbox that runs already, also one of another process of this user. Raises `NotFound`.
+        """A handle on a sandbox that there is already, also one of another process of this user. Raises `NotFound`.
 
         What changes the machine itself (pause, resize, snapshot, fork, …) is done by the process that owns it, which is asked; the children
-        of a fork belong to that process too.
+        of a fork belong to that process too. One that is paused to the disk and whose process has ended becomes this process's.
         """
         owner = node or await default_node()
-        return cls(await asyncio.to_thread(attach, owner, sandbox_id), owner)
+        return cls(await attach(owner, sandbox_id), owner)
 
     @classmethod
     async def list(cls, *, node: Node | None = None) -> list[SandboxInfo]:
-        """Every sandbox that runs on this machine under this AGENTENV_HOME, the oldest first."""
+        """Every sandbox of this AGENTENV_HOME that lives or is paused to the disk, the oldest first."""
         owner = node or await default_node()
         return [SandboxInfo.of(record) for record in await asyncio.to_thread(owner.list)]
 
@@ -134,13 +137,18 @@ class AsyncSandbox:
 
     @property
     def generation(self) -> int:
-        """1, and one more with each rollback: processes and connections belong to one generation."""
+        """1, and one more with each rollback and each return from the disk: connections belong to one generation."""
         return self._host.generation
 
     @property
     def state(self) -> str:
-        """`running`, `paused` or `dead`."""
+        """`running`, `paused`, `hibernated` (paused to the disk) or `dead`."""
         return self._host.state
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What its backend can do with it on this machine: whether a snapshot can hold its memory, say."""
+        return self._host.capabilities
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -187,12 +195,19 @@ class AsyncSandbox:
         host, host_port = await self._host.host_port(port)
         return f"{host}:{host_port}"
 
-    async def pause(self) -> None:
-        """Freezes every process; memory and files stay. Nothing happens when it is paused already."""
-        await self._host.pause()
+    async def pause(self, *, to_disk: bool = False) -> None:
+        """Freezes every process; memory and files stay. Nothing happens when it is paused already.
+
+        With `to_disk` it is written to the disk and takes neither memory nor processors until `resume()`, also by another process after
+        this one has ended (`connect(id)`). Its lifetime stands still meanwhile. Connections and command handles end. Raises
+        `CapabilityError` where memory cannot be written down, `StorageFull`; then it goes on.
+        """
+        await self._host.pause(to_disk)
+        if to_disk:
+            self._link.disconnect(InvalidState(f"sandbox {self.id} was paused to the disk while this ran in it."))
 
     async def resume(self) -> None:
-        """Lets a paused sandbox go on. Nothing happens when it runs already."""
+        """Lets a paused sandbox go on. Nothing happens when it runs already. Raises what a start raises where it comes from the disk."""
         await self._host.resume()
 
     async def resize(self, *, cpu: float | None = None, memory: int | str | None = None, pids: int | None = None) -> None:
@@ -200,36 +215,46 @@ class AsyncSandbox:
         wish = {"cpu": cpu, "memory": memory, "pids": pids}
         await self._host.resize(resources_of({name: value for name, value in wish.items() if value is not None}, pids=None))
 
-    async def snapshot(self, name: str | None = None) -> Snapshot:
-        """Keeps its files as they are now, for `create(snapshot=…)` and `rollback`. It goes on running. Raises `StorageFull`."""
-        return await self._host.snapshot(name)
+    async def snapshot(self, name: str | None = None, *, memory: bool | None = None) -> Snapshot:
+        """Keeps it as it is now, for `create(snapshot=…)` and `rollback`. It goes on running.
 
-    async def rollback(self, snapshot: str | Snapshot) -> None:
-        """Puts it back to a snapshot: its files are the snapshot's, its processes are gone, its id stays. Raises `NotFound`."""
-        await self._host.rollback(snapshot.id if isinstance(snapshot, Snapshot) else snapshot)
+        With `memory` its processes are kept too, with False only its files; None is with memory where that is possible, and
+        `Snapshot.memory` then tells. Raises `CapabilityError`, `StorageFull`.
+        """
+        return await self._host.snapshot(name, memory)
+
+    async def rollback(self, snapshot: str | Snapshot, *, memory: bool | None = None) -> None:
+        """Puts it back to a snapshot; its id stays. Its processes are those of the snapshot, none where that holds files only.
+
+        `memory` False goes back to the files of any snapshot. Connections and command handles end; `commands.connect(pid)` finds what goes
+        on. Raises `NotFound`, `CapabilityError`.
+        """
+        await self._host.rollback(snapshot.id if isinstance(snapshot, Snapshot) else snapshot, memory)
         self._link.disconnect(InvalidState(f"sandbox {self.id} was rolled back while this ran in it."))
-        await self._freshen()
 
-    async def fork(self, count: int = 1) -> Forked:
-        """Starts `count` sandboxes with the files that this one has now. For each that did not start, the list has the error."""
-        children: Forked = []
-        for born in await self._host.fork(count):
-            if isinstance(born, AgentEnvError):
-                children.append(born)
-                continue
-            child = type(self)(born, self._node)
-            try:
-                await child._freshen()
-            except AgentEnvError as error:
-                await child.kill()
-                children.append(error)
-            else:
-                children.append(child)
-        return children
+    async def fork(self, count: int = 1, *, memory: bool | None = None) -> Forked:
+        """Starts `count` sandboxes that are what this one is now. For each that did not start, the list has the error.
+
+        With `memory` (None: where that is possible) its processes go on in each of them, else they have its files only.
+        Raises `CapabilityError`, `StorageFull`.
+        """
+        born = await self._host.fork(count, memory)
+        return [one if isinstance(one, AgentEnvError) else type(self)(one, self._node) for one in born]
 
     async def metrics(self) -> Usage:
         """What it uses now: memory and storage in bytes, processor seconds, processes, pressure (0-100)."""
         return await self._host.usage()
+
+    async def set_network(self, network: EgressPolicy | Mapping[str, Any]) -> None:
+        """Changes what it may reach while it runs, as in `create`: `{"allow_internet_access": False, "allow": ["pypi.org"]}`.
+
+        What is left out is as by default. Connections that are denied now end. Raises `ConfigError`, `InvalidState` without a network.
+        """
+        await self._host.set_network(egress_policy(network))
+
+    async def network_log(self) -> Sequence[Denial]:
+        """What it was refused: the last 500 times, the oldest first. Raises `InvalidState` without a network."""
+        return await self._host.network_log()
 
     async def set_timeout(self, timeout: float | None) -> None:
         """It ends `timeout` seconds from now, whatever was granted before; None is without end."""
@@ -270,21 +295,6 @@ class AsyncSandbox:
 
     async def __aexit__(self, *_: object) -> None:
         await self.kill()
-
-    async def _freshen(self) -> None:
-        """Where the machine goes on from another's memory: new random numbers, the right time, a name of its own, the image's own hooks."""
-        if not (isinstance(self._host.machine, Remembering) and self._host.machine.from_memory):
-            return
-        try:
-            await self._link.connection().call(
-                "restored",
-                entropy=os.urandom(64),
-                realtime_ns=time.time_ns(),
-                hostname=self.id,
-                machine_id=secrets.token_hex(16),
-            )
-        except InfrastructureError as error:
-            raise await self._link.explain(error) from error
 
 
 Forked = list[AsyncSandbox | AgentEnvError]

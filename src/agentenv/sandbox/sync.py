@@ -10,11 +10,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast, overload
 
+from agentenv.egress.denials import Denial
+from agentenv.egress.policy import EgressPolicy
 from agentenv.errors import (
     AgentEnvError,
     Stage,
 )
-from agentenv.isolation.contract import Resources, Timeouts, Usage
+from agentenv.isolation.contract import Capabilities, Resources, Timeouts, Usage
 from agentenv.node import NetworkRequest
 from agentenv.node.snapshots import Snapshot
 from agentenv.sandbox.command_handle import AsyncCommandHandle, AsyncOutput
@@ -484,6 +486,7 @@ class Sandbox:
         image: str = "host",
         *,
         snapshot: str | Snapshot | None = None,
+        memory: bool | None = None,
         isolation: str = "auto",
         resources: Resources | Mapping[str, Any] | None = None,
         network: bool | NetworkRequest | Mapping[str, Any] = False,
@@ -496,8 +499,10 @@ class Sandbox:
 
         `image`: `host` (this machine's programs), `debian`, `REGISTRY/NAME:TAG`, `template:NAME`, `dir:PATH`, … (docs/images.md); with
         `snapshot` (its name, id, or itself) the snapshot's. A template's start command runs, and is ready, when this returns.
+        `memory`: whether the snapshot's processes go on; None is "where it holds them", False starts from its files only.
         `isolation`: a backend's name, or `auto` for the strongest usable. `resources`: limits, as `Resources` or a mapping such as
-        `{"cpu": 2, "memory": "4GB"}`. `network`: False (loopback only), True, or `{"enabled": True, "ports": [8080]}`.
+        `{"cpu": 2, "memory": "4GB"}`. `network`: False (loopback only), True, or a mapping as in a configuration (docs/network.md):
+        `{"enabled": True, "ports": [8080], "allow_internet_access": False, "allow": ["pypi.org", "10.1.2.3:5432"]}`.
         `env` is every process's. `timeout`: the sandbox's lifetime in seconds (None: no end but this process's). `timeouts`: for its start
         and end.
 
@@ -511,6 +516,7 @@ class Sandbox:
                     AsyncSandbox.create(
                         image,
                         snapshot=snapshot,
+                        memory=memory,
                         isolation=isolation,
                         resources=resources,
                         network=network,
@@ -526,17 +532,17 @@ class Sandbox:
 
     @classmethod
     def connect(cls, sandbox_id: str) -> Sandbox:
-        """A handle on a sandbox that runs already, also one of another process of this user. Raises `NotFound`.
+        """A handle on a sandbox that there is already, also one of another process of this user. Raises `NotFound`.
 
         What changes the machine itself (pause, resize, snapshot, fork, …) is done by the process that owns it, which is asked; the children
-        of a fork belong to that process too.
+        of a fork belong to that process too. One that is paused to the disk and whose process has ended becomes this process's.
         """
         loop = runtime().background
         return cast("Sandbox", _lift(loop.run(AsyncSandbox.connect(sandbox_id)), loop))
 
     @classmethod
     def list(cls) -> list[SandboxInfo]:
-        """Every sandbox that runs on this machine under this AGENTENV_HOME, the oldest first."""
+        """Every sandbox of this AGENTENV_HOME that lives or is paused to the disk, the oldest first."""
         loop = runtime().background
         return loop.run(AsyncSandbox.list())
 
@@ -567,13 +573,18 @@ class Sandbox:
 
     @property
     def generation(self) -> int:
-        """1, and one more with each rollback: processes and connections belong to one generation."""
+        """1, and one more with each rollback and each return from the disk: connections belong to one generation."""
         return self._face.generation
 
     @property
     def state(self) -> str:
-        """`running`, `paused` or `dead`."""
+        """`running`, `paused`, `hibernated` (paused to the disk) or `dead`."""
         return self._face.state
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What its backend can do with it on this machine: whether a snapshot can hold its memory, say."""
+        return self._face.capabilities
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -606,33 +617,61 @@ class Sandbox:
         """Where a port of the sandbox is reached from this machine, as `127.0.0.1:PORT`; a server may come to listen there later."""
         return self._loop.run(self._face.get_host(port))
 
-    def pause(self) -> None:
-        """Freezes every process; memory and files stay. Nothing happens when it is paused already."""
-        self._loop.run(self._face.pause())
+    def pause(self, *, to_disk: bool = False) -> None:
+        """Freezes every process; memory and files stay. Nothing happens when it is paused already.
+
+        With `to_disk` it is written to the disk and takes neither memory nor processors until `resume()`, also by another process after
+        this one has ended (`connect(id)`). Its lifetime stands still meanwhile. Connections and command handles end. Raises
+        `CapabilityError` where memory cannot be written down, `StorageFull`; then it goes on.
+        """
+        self._loop.run(self._face.pause(to_disk=to_disk))
 
     def resume(self) -> None:
-        """Lets a paused sandbox go on. Nothing happens when it runs already."""
+        """Lets a paused sandbox go on. Nothing happens when it runs already. Raises what a start raises where it comes from the disk."""
         self._loop.run(self._face.resume())
 
     def resize(self, *, cpu: float | None = None, memory: int | str | None = None, pids: int | None = None) -> None:
         """Changes limits while it runs: `cpu` in cores, `memory` in bytes or as "2GB". What is None stays. Raises `CapabilityError`."""
         self._loop.run(self._face.resize(cpu=cpu, memory=memory, pids=pids))
 
-    def snapshot(self, name: str | None = None) -> Snapshot:
-        """Keeps its files as they are now, for `create(snapshot=…)` and `rollback`. It goes on running. Raises `StorageFull`."""
-        return self._loop.run(self._face.snapshot(name))
+    def snapshot(self, name: str | None = None, *, memory: bool | None = None) -> Snapshot:
+        """Keeps it as it is now, for `create(snapshot=…)` and `rollback`. It goes on running.
 
-    def rollback(self, snapshot: str | Snapshot) -> None:
-        """Puts it back to a snapshot: its files are the snapshot's, its processes are gone, its id stays. Raises `NotFound`."""
-        self._loop.run(self._face.rollback(snapshot))
+        With `memory` its processes are kept too, with False only its files; None is with memory where that is possible, and
+        `Snapshot.memory` then tells. Raises `CapabilityError`, `StorageFull`.
+        """
+        return self._loop.run(self._face.snapshot(name, memory=memory))
 
-    def fork(self, count: int = 1) -> Forked:
-        """Starts `count` sandboxes with the files that this one has now. For each that did not start, the list has the error."""
-        return cast("Forked", _lift(self._loop.run(self._face.fork(count)), self._loop))
+    def rollback(self, snapshot: str | Snapshot, *, memory: bool | None = None) -> None:
+        """Puts it back to a snapshot; its id stays. Its processes are those of the snapshot, none where that holds files only.
+
+        `memory` False goes back to the files of any snapshot. Connections and command handles end; `commands.connect(pid)` finds what goes
+        on. Raises `NotFound`, `CapabilityError`.
+        """
+        self._loop.run(self._face.rollback(snapshot, memory=memory))
+
+    def fork(self, count: int = 1, *, memory: bool | None = None) -> Forked:
+        """Starts `count` sandboxes that are what this one is now. For each that did not start, the list has the error.
+
+        With `memory` (None: where that is possible) its processes go on in each of them, else they have its files only.
+        Raises `CapabilityError`, `StorageFull`.
+        """
+        return cast("Forked", _lift(self._loop.run(self._face.fork(count, memory=memory)), self._loop))
 
     def metrics(self) -> Usage:
         """What it uses now: memory and storage in bytes, processor seconds, processes, pressure (0-100)."""
         return self._loop.run(self._face.metrics())
+
+    def set_network(self, network: EgressPolicy | Mapping[str, Any]) -> None:
+        """Changes what it may reach while it runs, as in `create`: `{"allow_internet_access": False, "allow": ["pypi.org"]}`.
+
+        What is left out is as by default. Connections that are denied now end. Raises `ConfigError`, `InvalidState` without a network.
+        """
+        self._loop.run(self._face.set_network(network))
+
+    def network_log(self) -> Sequence[Denial]:
+        """What it was refused: the last 500 times, the oldest first. Raises `InvalidState` without a network."""
+        return self._loop.run(self._face.network_log())
 
     def set_timeout(self, timeout: float | None) -> None:
         """It ends `timeout` seconds from now, whatever was granted before; None is without end."""

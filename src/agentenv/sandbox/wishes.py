@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+from agentenv.destinations import Destination, parse_allowed, parse_destination
+from agentenv.egress.policy import EgressPolicy
 from agentenv.errors import ConfigError
 from agentenv.isolation.contract import Resources
 from agentenv.node.records import NetworkRequest
-from agentenv.units import parse_size
+from agentenv.units import parse_rate, parse_size
 
 DEFAULT_PIDS = Resources().pids
+_POLICY = ("allow_internet_access", "allow", "deny", "bandwidth")
+_NETWORK = ("enabled", "ports", *_POLICY)
 _RESOURCES = tuple(field.name for field in fields(Resources))
 
 
@@ -46,18 +50,65 @@ def _limit(name: str, value: Any) -> Any:
 
 
 def network_request(wish: bool | NetworkRequest | Mapping[str, Any]) -> NetworkRequest:
-    """A network from True, False, a mapping with `enabled` and `ports`, or a `NetworkRequest`. Raises `ConfigError`."""
+    """A network from True, False, a mapping with the keys of a configuration's `network`, or a `NetworkRequest`. Raises `ConfigError`."""
     if isinstance(wish, NetworkRequest):
         return wish
     if isinstance(wish, bool):
         return NetworkRequest(enabled=wish)
-    if unknown := sorted(set(wish) - {"enabled", "ports"}):
-        raise ConfigError("there is no such setting; there are enabled and ports", key=f"network.{unknown[0]}")
+    _only(wish, _NETWORK)
     ports = tuple(wish.get("ports", ()))
     for port in ports:
         if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
             raise ConfigError(f"{port!r} is not a port; ports are whole numbers from 1 to 65535", key="network.ports")
-    enabled = wish.get("enabled", False)
-    if not isinstance(enabled, bool):
-        raise ConfigError(f"{enabled!r} is neither true nor false", key="network.enabled")
-    return NetworkRequest(enabled, ports)
+    enabled = _flag(wish, "enabled", default=False)
+    policy = egress_policy({name: value for name, value in wish.items() if name in _POLICY})
+    if not enabled and replace(policy, internet=True) != EgressPolicy():
+        raise ConfigError("rules for a network that is not enabled; write `enabled: true` with them", key="network")
+    return NetworkRequest(enabled, ports, policy)
+
+
+def egress_policy(wish: EgressPolicy | Mapping[str, Any]) -> EgressPolicy:
+    """What may be reached, from a mapping with `allow_internet_access`, `allow`, `deny` and `bandwidth`. Raises `ConfigError`."""
+    if isinstance(wish, EgressPolicy):
+        return wish
+    _only(wish, _POLICY)
+    rates = wish.get("bandwidth") or {}
+    _only(rates, ("up", "down"), "network.bandwidth")
+    return EgressPolicy(
+        internet=_flag(wish, "allow_internet_access", default=True),
+        allow=_destinations(wish, "allow", parse_allowed),
+        deny=_destinations(wish, "deny", parse_destination),
+        upload=_rate(rates, "up"),
+        download=_rate(rates, "down"),
+    )
+
+
+def _only(wish: Mapping[str, Any], known: Sequence[str], where: str = "network") -> None:
+    if not isinstance(wish, Mapping):
+        raise ConfigError(f"{wish!r} is no mapping; its keys are {', '.join(known)}", key=where)
+    if unknown := sorted(set(wish) - set(known)):
+        raise ConfigError(f"there is no such setting; there are {', '.join(known)}", key=f"{where}.{unknown[0]}")
+
+
+def _flag(wish: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    value = wish.get(name, default)
+    if not isinstance(value, bool):
+        raise ConfigError(f"{value!r} is neither true nor false", key=f"network.{name}")
+    return value
+
+
+def _destinations(wish: Mapping[str, Any], name: str, parse: Callable[[str], Destination]) -> tuple[str, ...]:
+    given = wish.get(name) or ()
+    if isinstance(given, str):
+        raise ConfigError(f"{given!r} is no list; write [{given!r}]", key=f"network.{name}")
+    try:
+        return tuple(str(parse(text)) for text in given)
+    except ValueError as error:
+        raise ConfigError(str(error), key=f"network.{name}") from error
+
+
+def _rate(rates: Mapping[str, Any], name: str) -> int | None:
+    try:
+        return None if rates.get(name) is None else parse_rate(rates[name])
+    except ValueError as error:
+        raise ConfigError(str(error), key=f"network.bandwidth.{name}") from error

@@ -33,10 +33,20 @@ from agentenv.templates.steps import Prepared, key_of, prepare_copy, prepare_run
 
 
 @dataclass(frozen=True, slots=True)
+class Base:
+    """What a stage may begin with that has no name here: a snapshot with its environment, user and directory."""
+
+    snapshot: str
+    state: State
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """How to build: `args` are the values of ARGs, `target` the last stage, without `cache` every step is done anew.
 
-    `network`: whether commands reach the outside world. `resources` are those of the sandboxes that steps run in.
+    `network`: whether commands reach the outside world. `resources` are those of the sandboxes that steps run in. `bases` are what stages
+    may begin with besides images and templates, by the names that stages have for them.
     """
 
     isolation: str = "auto"
@@ -45,6 +55,7 @@ class Options:
     cache: bool = True
     network: bool = True
     resources: Resources = field(default_factory=Resources)
+    bases: Mapping[str, Base] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +127,21 @@ class Builder:
             found = await self._stages[base]
             return replace(found, state=replace(found.state, args={}, shell=SHELL))
         self._log(BuildLine(f"[{stage.name}] FROM {base}", step="base"))
+        if (given := self._options.bases.get(base)) is not None:
+            return await self._on_snapshot(given)
         if base.startswith(SCHEME):
             record = await asyncio.to_thread(self._node.templates.find, base)
-            snapshot = next(one for one in await self._node.snapshots() if one.id == record.snapshot)
-            state = State(record.env, {}, record.user, record.cwd, facts=record.facts)
-            return Position(key_of("template", record.snapshot), snapshot.image, record.snapshot, state, record.base)
+            return await self._on_snapshot(Base(record.snapshot, State(record.env, {}, record.user, record.cwd, facts=record.facts), record.base))
         reference = base if stage.verbatim else image_reference(base)
         image = await self._node.image(reference)
         key = key_of("image", image.image, fingerprint(image), self._options.isolation)
         return Position(key, image.image, None, State.of_image(image), reference)
+
+    async def _on_snapshot(self, base: Base) -> Position:
+        found = next((one for one in await self._node.snapshots() if one.id == base.snapshot), None)
+        if found is None:
+            raise NotFound(f"the snapshot {base.snapshot} of {base.name or 'the base'} is gone.", remedy="Build it again.")
+        return Position(key_of("template", base.snapshot), found.image, base.snapshot, base.state, base.name or found.image)
 
     def _named(self, stage: Stage) -> str:
         try:

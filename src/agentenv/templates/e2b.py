@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agentenv.errors import ConfigError
-from agentenv.node.templates import SCHEME, Startup
+from agentenv.images.oci import Reference
+from agentenv.node.templates import Startup
 from agentenv.templates.plan import Copy, Plan, Run, SetEnv, SetShell, SetUser, Stage, Step, Workdir
-from agentenv.templates.stages import image_reference
+from agentenv.templates.stages import OWN
 
 USER, HOME = "user", "/home/user"
 SHELL = ("/bin/sh", "-c", 'if command -v bash >/dev/null; then exec bash -l -o pipefail -c "$0"; else exec sh -l -c "$0"; fi')
@@ -24,13 +25,14 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 _OCTAL = re.compile(r"[0-7]{3,4}")
 
 
-def plan_of(build: Mapping[str, Any], base: str) -> Plan:
-    """The plan of a build's body on `base`, a reference as AgentENV has them. Raises `ConfigError` with the number of a wrong step."""
-    steps: list[Step] = [
-        SetShell(0, "base", SHELL),
-        SetUser(0, "base", USER, verbatim=True),
-        Workdir(0, "base", HOME, verbatim=True),
-    ]
+def plan_of(build: Mapping[str, Any], base: str, *, on_template: bool = False) -> Plan:
+    """The plan of a build's body on `base`, a reference as AgentENV has them; one on a template begins as that ended.
+
+    Raises `ConfigError` with the number of a wrong step.
+    """
+    steps: list[Step] = [SetShell(0, "base", SHELL)]
+    if not on_template:
+        steps += [SetUser(0, "base", USER, verbatim=True), Workdir(0, "base", HOME, verbatim=True)]
     fresh_from = 0 if build.get("force") else None
     for number, described in enumerate(build.get("steps") or (), 1):
         made = _step(number, described)
@@ -45,7 +47,7 @@ def base_of(build: Mapping[str, Any]) -> tuple[str, bool]:
     image, template = build.get("fromImage"), build.get("fromTemplate")
     if bool(image) == bool(template):
         raise ConfigError("a build starts from an image or from a template", remedy="Give one of fromImage and fromTemplate.")
-    return (str(template), True) if template else (image_reference(str(image)), False)
+    return (str(template), True) if template else (_image(str(image)), False)
 
 
 def startup_of(build: Mapping[str, Any]) -> Startup:
@@ -69,9 +71,14 @@ def check_hash(value: object, number: int = 0) -> str:
     return value
 
 
-def template_base(name: str) -> str:
-    """A local template as a base."""
-    return f"{SCHEME}{name}"
+def _image(name: str) -> str:
+    """An image of a registry, or one of ours: who builds over the network names no file, daemon or kept image of this machine."""
+    if name in OWN:
+        return name
+    reference = Reference.from_docker(name)
+    if reference is None:
+        raise ConfigError(f"{name!r} is no name of an image", remedy=f"Write NAME:TAG, REGISTRY/NAME:TAG, or one of {', '.join(OWN)}.")
+    return str(reference)
 
 
 def _step(number: int, described: Mapping[str, Any]) -> Step:

@@ -137,6 +137,7 @@ def test_a_still_disk_can_be_copied(guest: EmulatedGuest, files: GuestFiles, cli
         copy.await_ports()
         other = copy.dial()
         assert copy.shell(other, "cat /root/kept; hostname") == "kept\ncopy"
+        assert "127.0.1.1 copy\n" in copy.shell(other, "cat /etc/hosts; echo")
         other.close()
     finally:
         copy.end()

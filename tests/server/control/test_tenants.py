@@ -198,9 +198,10 @@ def test_every_part_of_the_server_is_among_the_routes(server: RunningServer) -> 
     assert len(application.PARTS) >= 1
 
 
-@pytest.mark.parametrize(
-    "path", ["/volumes", "/volumes/x", "/secrets", "/access-tokens", "/teams/x/metrics", "/admin/sandboxes/running-counts"]
-)
+UNOFFERED = ("/volumes", "/volumes/x", "/secrets", "/access-tokens", "/teams/x/metrics", "/admin/sandboxes/running-counts")
+
+
+@pytest.mark.parametrize("path", UNOFFERED)
 def test_what_is_not_offered_says_so(client: httpx.Client, path: str) -> None:
     for method in ("GET", "POST", "DELETE"):
         answer = client.request(method, path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import resource
@@ -10,13 +9,9 @@ import shutil
 from pathlib import Path
 
 from agentenv.cli.health.check import Finding
+from agentenv.isolation.vm.kvm import API_VERSION, DEVICE, native_kvm
 from agentenv.paths import state_home
 from agentenv.units import format_size
-
-_KVM_GET_API_VERSION = 0xAE00
-_KVM_CREATE_VM = 0xAE01
-_KVM_API_VERSION = 12
-"""The stable one since Linux 2.6.22 (Documentation/virt/kvm/api.rst)."""
 
 _LITTLE_DISK = 2 * 10**9
 _FEW_FILES = 4096
@@ -93,49 +88,24 @@ def network() -> Finding:
     return Finding("network", "ok", "ip and nft found, root", data=data)
 
 
-def kvm(device: Path = Path("/dev/kvm")) -> Finding:
-    """Whether /dev/kvm is there, may be used, and makes a virtual machine; and whether the processor itself helps it."""
+def kvm(device: Path = DEVICE) -> Finding:
+    """Whether /dev/kvm is there, may be used, and makes a virtual machine; and whether the processor itself runs it."""
     without = "Everything but hardware isolation: the namespace backend needs no KVM."
-    data: dict[str, object] = {"present": device.exists(), "readable": os.access(device, os.R_OK | os.W_OK), "hardware": _virtualisation()}
-    if not device.exists():
-        remedy = "Use a machine with hardware virtualisation (or nested virtualisation switched on) and load kvm_intel or kvm_amd."
-        return Finding("kvm", "missing", f"no {device}", remedy=remedy, without=without, data=data)
-    if not data["readable"]:
-        remedy = f"Join its group: `usermod -aG kvm {os.environ.get('USER', 'USER')}`, then log in again."
-        return Finding("kvm", "missing", f"{device} may not be used by you", remedy=remedy, without=without, data=data)
-    try:
-        version = _make_virtual_machine(device)
-    except OSError as error:
-        return Finding(
-            "kvm",
-            "missing",
-            f"{device} does not work: {error.strerror}",
-            remedy="Look at `dmesg` for KVM's reason.",
-            without=without,
-            data=data,
-        )
-    data["api_version"] = version
-    if not data["hardware"]:
-        summary = f"{device} makes virtual machines, but the processor shows no virtualisation: an emulation, or nested without its flag"
-        details = ("a Linux guest may be very slow there, or not come up",)
-        return Finding("kvm", "limited", summary, without=without, details=details, data=data)
-    return Finding("kvm", "ok", f"{device} makes virtual machines (API {version}, {data['hardware']})", data=data)
+    found = native_kvm(device)
+    data: dict[str, object] = {
+        "present": device.exists(),
+        "readable": os.access(device, os.R_OK | os.W_OK),
+        "hardware": _virtualisation(),
+        "instructions_per_second": found.rate,
+    }
+    if not found.native:
+        reason = (found.reason or "").rstrip(".")
+        return Finding("kvm", "limited" if found.usable else "missing", reason, remedy=found.remedy, without=without, data=data)
+    speed = "" if found.rate is None else f", {found.rate / 1e6:,.0f} million instructions a second"
+    return Finding("kvm", "ok", f"{device} makes virtual machines (API {API_VERSION}{speed})", data=data)
 
 
 def _virtualisation() -> str | None:
     """The processor's extension that KVM builds on, where the kernel shows one."""
     flags = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return next((flag for flag in ("vmx", "svm") if flags and flag in flags[1].split()), None)
-
-
-def _make_virtual_machine(device: Path) -> int:
-    """KVM's API version, after an empty virtual machine was made and closed. Raises OSError."""
-    descriptor = os.open(device, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        version = fcntl.ioctl(descriptor, _KVM_GET_API_VERSION, 0)
-        if version != _KVM_API_VERSION:
-            raise OSError(0, f"it speaks version {version} of its API, not {_KVM_API_VERSION}")
-        os.close(fcntl.ioctl(descriptor, _KVM_CREATE_VM, 0))
-        return version
-    finally:
-        os.close(descriptor)

@@ -36,7 +36,7 @@ def firecracker(home: Path | None = None) -> Finding:
     """The Firecracker binary on PATH or under AGENTENV_HOME/artefacts, asked for its version."""
     found = shutil.which("firecracker") or _artefact((home or state_home()) / "artefacts")
     if found is None:
-        remedy = "Put a release of github.com/firecracker-microvm/firecracker on PATH as `firecracker`; it needs /dev/kvm."
+        remedy = "`agentenv setup --isolation firecracker` fetches it, or put a release on PATH as `firecracker`; it needs /dev/kvm."
         return Finding("firecracker", "missing", "not installed", remedy=remedy, without=_WITHOUT_FIRECRACKER)
     try:
         asked = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=_PATIENCE, check=False)

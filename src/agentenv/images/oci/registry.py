@@ -171,14 +171,20 @@ def address_of(registry: str) -> str:
             return url.rstrip("/") if "://" in url else f"https://{url.rstrip('/')}"
     if registry == DOCKER_HUB:
         return _HUB_ADDRESS
-    insecure = [name.strip() for name in os.environ.get("AGENTENV_INSECURE_REGISTRIES", "").split(",")]
-    return f"http{'' if registry in insecure or _is_local(registry) else 's'}://{registry}"
+    return f"http{'' if is_insecure(registry) or is_local(registry) else 's'}://{registry}"
 
 
-def _is_local(registry: str) -> bool:
+def is_insecure(registry: str) -> bool:
+    """Whether AGENTENV_INSECURE_REGISTRIES names it."""
+    return registry in [name.strip() for name in os.environ.get("AGENTENV_INSECURE_REGISTRIES", "").split(",")]
+
+
+def is_local(registry: str) -> bool:
+    """Whether it is on this machine, or at a link-local address."""
     host = registry.rpartition(":")[0] if registry.rpartition(":")[2].isdigit() else registry
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        address = ipaddress.ip_address(host.strip("[]"))
+        return address.is_loopback or address.is_link_local or address.is_unspecified
     except ValueError:
         return host == "localhost"
 

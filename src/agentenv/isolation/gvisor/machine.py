@@ -100,6 +100,13 @@ class GvisorMachine:
             await self._ask_kernel("Resume")
             self._paused = False
 
+    @property
+    def checkpoint_obstacle(self) -> str | None:
+        """Why it cannot be written down; None when it can."""
+        if not self._spec.network.enabled:
+            return None
+        return f"sandbox {self.id} has a network, and gVisor cannot write down connections of the host's network stack."
+
     async def checkpoint(self, directory: Path, parent: Path | None = None) -> None:
         """Writes memory and state of the paused machine into the empty `directory`. gVisor writes all of it, whatever the `parent`.
 
@@ -109,11 +116,8 @@ class GvisorMachine:
         self._check()
         if not self._paused:
             raise InvalidState(f"sandbox {self.id} runs; a checkpoint is taken of a paused one.")
-        if self._spec.network.enabled:
-            raise CapabilityError(
-                f"sandbox {self.id} has a network, and gVisor cannot write down connections of the host's network stack.",
-                remedy="Snapshot its files only, or run without `network.enabled`.",
-            )
+        if self.checkpoint_obstacle is not None:
+            raise CapabilityError(self.checkpoint_obstacle, remedy="Snapshot its files only, or run without `network.enabled`.")
         try:
             stream = await asyncio.wrap_future(self._held.board.capture(self._held.line))
             await asyncio.to_thread(self._write_checkpoint, directory)

@@ -92,6 +92,8 @@ def capabilities(cgroups: CgroupTree) -> Capabilities:
         *cgroups.lost,
         "memory: at its limit the sandbox as a whole is ended, since one process of the host holds all of its memory.",
         "cpu: a sandbox goes on seeing as many processors as it started with, also after `resize`.",
+        "storage: at its limit the sandbox as a whole is ended, since it is not seen from outside which of its processes writes.",
+        "snapshots of files: named pipes are not in them, since they exist in gVisor's kernel only.",
         "processes: it is not counted how often `pids` was reached, and root of a sandbox may change it.",
         "network: a sandbox with one uses the host's network stack in its own namespace, and no checkpoint can be taken of it.",
         "memory snapshots: a process that holds a removed file open cannot be written down.",

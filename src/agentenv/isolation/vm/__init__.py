@@ -6,6 +6,7 @@ docs/vm-guest.md says how a driver puts them together.
 from agentenv.isolation.artefacts.kernel_image import Kernel
 from agentenv.isolation.vm.cmdline import VSOCK_PORT, GuestConfig, GuestNetwork, Platform
 from agentenv.isolation.vm.disk import clone_disk
+from agentenv.isolation.vm.network import GuestLink, connect_guest
 from agentenv.isolation.vm.prepare import GuestFiles, make_upper, prepare_guest
 from agentenv.isolation.vm.rootimage import RootImage, root_image
 from agentenv.isolation.vm.streams import configure_guest, dial_serial, dial_vsock
@@ -14,12 +15,14 @@ __all__ = [
     "VSOCK_PORT",
     "GuestConfig",
     "GuestFiles",
+    "GuestLink",
     "GuestNetwork",
     "Kernel",
     "Platform",
     "RootImage",
     "clone_disk",
     "configure_guest",
+    "connect_guest",
     "dial_serial",
     "dial_vsock",
     "make_upper",

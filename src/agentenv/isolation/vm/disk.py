@@ -91,8 +91,19 @@ def _copy_data(reading: int, writing: int) -> None:
             raise
         end = min(os.lseek(reading, start, os.SEEK_HOLE), size)
         while start < end:
-            copied = os.copy_file_range(reading, writing, min(end - start, _CHUNK), start, start)
+            copied = _copy_some(reading, writing, start, min(end - start, _CHUNK))
             if copied == 0:
                 return
             start += copied
         position = end
+
+
+def _copy_some(reading: int, writing: int, position: int, length: int) -> int:
+    try:
+        return os.copy_file_range(reading, writing, length, position, position)
+    except OSError as error:
+        if error.errno not in _CANNOT_CLONE:
+            raise
+    # Between file systems of two kinds.
+    os.lseek(writing, position, os.SEEK_SET)
+    return os.sendfile(writing, reading, position, length)

@@ -31,7 +31,7 @@ def dial_serial(path: Path, timeout: float) -> socket.socket:
     """
     deadline, attempt, pause = time.monotonic() + timeout, _FIRST_ATTEMPT, _FIRST_PAUSE
     while (left := deadline - time.monotonic()) > 0:
-        connection = _connect(path, left)
+        connection = connect(path, left)
         try:
             if _greeted(connection, min(attempt, left)):
                 connection.settimeout(None)
@@ -50,7 +50,7 @@ def dial_vsock(path: Path, timeout: float, port: int = VSOCK_PORT) -> socket.soc
 
     `timeout` in seconds. Raises `ConnectionRefusedError` where nobody listens on the port (yet), `TimeoutError`, `OSError`.
     """
-    connection = _connect(path, timeout)
+    connection = connect(path, timeout)
     try:
         connection.sendall(f"CONNECT {port}\n".encode())
         answer = b""
@@ -94,7 +94,8 @@ def _greeted(connection: socket.socket, patience: float) -> bool:
     return False
 
 
-def _connect(path: Path, timeout: float) -> socket.socket:
+def connect(path: Path, timeout: float) -> socket.socket:
+    """A connection to the unix socket `path`, however long that is; `timeout` in seconds stays in force. Raises `OSError`."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(timeout)
