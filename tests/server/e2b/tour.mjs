@@ -32,6 +32,7 @@ const stops = {
     const again = await sandbox.commands.connect(sleeper.pid)
     await sleeper.disconnect()
     assert.equal(await again.kill(), true)
+    await assert.rejects(again.wait(), CommandExitError)
     assert.equal(await sandbox.commands.kill(sleeper.pid), false)
   },
 

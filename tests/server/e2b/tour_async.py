@@ -28,6 +28,8 @@ async def commands(sandbox: AsyncSandbox) -> None:
     assert sleeper.pid in [process.pid for process in await sandbox.commands.list()]
     await sleeper.disconnect()
     assert await again.kill() is True
+    with pytest.raises(CommandExitException):
+        await again.wait()
     assert await sandbox.commands.kill(sleeper.pid) is False
     with pytest.raises(TimeoutException):
         await sandbox.commands.run("sleep 60", timeout=0.5)
