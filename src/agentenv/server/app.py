@@ -7,7 +7,7 @@ from typing import Protocol
 
 from fastapi import FastAPI
 
-from agentenv.server import control, faults, nodeapi, proxy
+from agentenv.server import control, faults, nodeapi, proxy, templates
 from agentenv.server.services import Services
 from agentenv.version import __version__
 
@@ -18,7 +18,7 @@ class Part(Protocol):
     def __call__(self, app: FastAPI, services: Services) -> None: ...
 
 
-PARTS: Sequence[Part] = (control.install, nodeapi.install, proxy.install)
+PARTS: Sequence[Part] = (templates.install, control.install, nodeapi.install, proxy.install)
 """All parts, in order."""
 
 

@@ -14,6 +14,7 @@ from starlette.datastructures import Headers
 from agentenv.errors import Forbidden, InfrastructureError
 from agentenv.images.held import Held, claim
 from agentenv.server.access import Access, Principal, Quotas, Role
+from agentenv.server.building import TemplateBuilds
 from agentenv.server.catalogue import Catalogue
 from agentenv.server.database import Database
 from agentenv.server.fleet import Fleet
@@ -33,6 +34,7 @@ class Services:
     access: Access
     catalogue: Catalogue
     fleet: Fleet
+    builds: TemplateBuilds
 
 
 @asynccontextmanager
@@ -55,7 +57,9 @@ async def open_services(settings: ServerSettings, home: Path, *, given_key: str 
         stack.push_async_callback(catalogue.write_counts)
         fleet = await Fleet.open(settings, home, ground, database, access, catalogue)
         stack.push_async_callback(fleet.close)
-        yield Services(settings, home, directory, ground, database, access, catalogue, fleet)
+        builds = await TemplateBuilds.open(fleet.node, ground, catalogue, fleet.logbook, directory)
+        stack.push_async_callback(builds.close)
+        yield Services(settings, home, directory, ground, database, access, catalogue, fleet, builds)
 
 
 def _alone(directory: Path) -> Held:

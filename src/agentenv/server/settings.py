@@ -53,6 +53,8 @@ class SandboxSettings(Section):
     resources: ResourceSettings = ResourceSettings()
     internet: bool = True
     """Whether a sandbox whose creator says nothing of it reaches the outside world; private addresses stay denied."""
+    private_destinations: bool = False
+    """Whether a sandbox's own rules may name addresses off the public internet: then a tenant can reach machines of your network."""
     longest_timeout: Duration = 24 * 3600.0
     """The longest time to live that can be asked for."""
 

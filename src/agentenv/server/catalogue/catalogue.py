@@ -105,6 +105,10 @@ class Catalogue:
         mine = [build for build in self._builds.values() if build.template == template.id]
         return sorted(mine, key=lambda build: (build.created, build.id), reverse=True)
 
+    def unfinished(self) -> list[Build]:
+        """Builds of all templates that are neither ready nor failed."""
+        return [build for build in self._builds.values() if build.status in ("waiting", "building")]
+
     def build_of(self, template: Template, identifier: str) -> Build:
         """One of a template's builds. Raises `NotFound`."""
         build = self._builds.get(identifier)

@@ -35,7 +35,8 @@ async def create_snapshot(
     sandbox: SandboxId, services: Given, principal: User, body: Annotated[wire.SnapshotRequest | None, Body()] = None
 ) -> wire.SnapshotInfo:
     """Keeps what a sandbox has now, under a name or without one; `POST /sandboxes` starts from it like from a template."""
-    kept = await services.fleet.snapshot(principal.tenant, sandbox, body.name if body else None)
+    wanted = body or wire.SnapshotRequest()
+    kept = await services.fleet.snapshot(principal.tenant, sandbox, wanted.name, memory=wanted.memory is not False)
     return _info(kept.template, kept.tag)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Literal
 
@@ -74,6 +75,28 @@ class LogsV2(BaseModel):
     logs: list[LogEntry]
 
 
+class Refusal(BaseModel):
+    """One destination that a sandbox was refused, when (unix seconds) and by which rule; `port` is 0 where there is none."""
+
+    time: float
+    destination: str
+    port: int
+    protocol: str
+    rule: str
+
+
+class NetworkLog(BaseModel):
+    """A sandbox's rules with what they refused, the oldest first."""
+
+    allowInternetAccess: bool | None
+    allowOut: list[str]
+    denyOut: list[str]
+    allowPublicTraffic: bool
+    httpsPorts: list[int]
+    maskRequestHost: str | None = None
+    denied: list[Refusal]
+
+
 @router.get("/sandboxes/metrics")
 async def latest(
     services: Given, principal: Reader, sandbox_ids: Annotated[str, Query(description="Ids, separated by commas.")]
@@ -129,6 +152,15 @@ async def logs_v2(
     bounds = {"until" if backward else "since": cursor}
     lines = await services.fleet.logbook.read(view.id, **bounds, limit=limit, backward=backward, level=level, search=search)
     return LogsV2(logs=[_entry(line) for line in lines])
+
+
+@router.get("/sandboxes/{sandboxID}/network")
+async def network(sandbox: SandboxId, services: Given, principal: Reader) -> NetworkLog:
+    """What a sandbox may reach, and what it was refused lately."""
+    view = services.fleet.owned(principal.tenant, sandbox)
+    refused = await services.fleet.denials(principal.tenant, sandbox)
+    rules = wire.network_of(view)
+    return NetworkLog(allowInternetAccess=view.network.internet, **rules, denied=[Refusal(**asdict(one)) for one in refused])
 
 
 def _metric(view: SandboxView, sample: Sample) -> Metric:

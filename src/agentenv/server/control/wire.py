@@ -291,6 +291,20 @@ def listed(view: SandboxView) -> ListedSandbox:
 
 def detail(view: SandboxView, principal: Principal) -> SandboxDetail:
     """All that `principal` may know of a sandbox."""
+    return SandboxDetail(
+        **_common(view),
+        envdAccessToken=None if principal.role is Role.READ_ONLY else view.envd_access_token,
+        allowInternetAccess=view.network.internet,
+        domain=view.domain,
+        network=network_of(view),
+        lifecycle=LifecycleInfo(autoResume=view.lifecycle.auto_resume, onTimeout=view.lifecycle.on_timeout),
+        pauseMode=view.pause_mode,
+        user=view.user,
+    )
+
+
+def network_of(view: SandboxView) -> dict[str, Any]:
+    """A sandbox's rules in E2B's names."""
     rules = view.network
     network = {
         "allowPublicTraffic": rules.public_traffic,
@@ -299,16 +313,7 @@ def detail(view: SandboxView, principal: Principal) -> SandboxDetail:
         "maskRequestHost": rules.request_host,
         "httpsPorts": list(rules.https_ports),
     }
-    return SandboxDetail(
-        **_common(view),
-        envdAccessToken=None if principal.role is Role.READ_ONLY else view.envd_access_token,
-        allowInternetAccess=rules.internet,
-        domain=view.domain,
-        network={name: value for name, value in network.items() if value is not None},
-        lifecycle=LifecycleInfo(autoResume=view.lifecycle.auto_resume, onTimeout=view.lifecycle.on_timeout),
-        pauseMode=view.pause_mode,
-        user=view.user,
-    )
+    return {name: value for name, value in network.items() if value is not None}
 
 
 def moment(seconds: float) -> datetime:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentenv.errors import CapabilityError, Unsupported
+from agentenv.egress.policy import EgressPolicy, is_named
+from agentenv.errors import CapabilityError, ConfigError
 from agentenv.node import NetworkRequest, Node, SandboxRequest
+from agentenv.node.templates import Startup
 from agentenv.sandbox import AsyncSandbox
+from agentenv.sandbox.startup import run_startup
 from agentenv.server.catalogue import Build
 from agentenv.server.fleet.ground import Ground
 from agentenv.server.fleet.records import Facts, NetworkRules
+from agentenv.server.settings import SandboxSettings
 
 MARK = "agentenv.sandbox"
 """The key in a machine's metadata, and in that of snapshots of it, that says which sandbox of the server it is."""
 
-EVERYWHERE = ("0.0.0.0/0", "::/0")
+NO_IPV6 = "::/0"
+"""What clients deny along with 0.0.0.0/0: sandboxes have no IPv6 anyhow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,37 +28,62 @@ class Births:
 
     node: Node
     ground: Ground
-    isolation: str
+    settings: SandboxSettings
 
     async def from_build(self, identifier: str, facts: Facts, build: Build) -> AsyncSandbox:
-        """A machine with the files of a build. Raises what `Node.create` raises."""
-        return await self._start(identifier, facts, image=build.image, snapshot=build.snapshot)
+        """A machine with what a build holds, its start command ready. Raises what `Node.create` and `run_startup` raise."""
+        handle = await self._start(identifier, facts, image=build.image, snapshot=build.snapshot)
+        recipe = build.recipe
+        try:
+            await run_startup(handle.commands, Startup(recipe.start_command, recipe.ready_command, user=recipe.user, cwd=recipe.cwd))
+        except BaseException:
+            await handle.kill()
+            raise
+        return handle
 
-    async def from_snapshot(self, identifier: str, facts: Facts, snapshot: str) -> AsyncSandbox:
-        """A machine with the files that a pause kept."""
-        return await self._start(identifier, facts, image=None, snapshot=snapshot)
+    async def from_snapshot(self, identifier: str, facts: Facts, snapshot: str, *, memory: bool) -> AsyncSandbox:
+        """A machine with what a pause kept; without `memory`, with its files only."""
+        return await self._start(identifier, facts, image=None, snapshot=snapshot, memory=memory)
 
-    def internet(self, rules: NetworkRules) -> bool:
-        """Whether the outside world can be reached under these rules.
+    def network(self, rules: NetworkRules) -> NetworkRequest:
+        """The network of a sandbox under these rules.
 
-        Raises `CapabilityError` where it is asked for and cannot be had, `Unsupported` for rules that this node cannot enforce.
+        Raises `ConfigError` for a destination that makes no sense or that the operator keeps closed, `CapabilityError` where this machine
+        can give no network.
         """
-        denied = any(entry in EVERYWHERE for entry in rules.deny_out)
-        if rules.allow_out or any(entry not in EVERYWHERE for entry in rules.deny_out):
-            raise Unsupported("this server cannot yet allow or deny single destinations.", remedy="Allow the internet, or deny all of it.")
-        wanted = self.ground.internet if rules.internet is None else rules.internet
-        if rules.internet and not self.ground.capabilities.network:
-            raise CapabilityError("this server can give sandboxes no network of their own.", remedy="Leave allow_internet_access out.")
-        return wanted and not denied
+        internet = self.ground.internet if rules.internet is None else rules.internet
+        asked = bool(rules.internet or rules.allow_out)
+        if not self.ground.capabilities.network:
+            if asked:
+                raise CapabilityError("this server can give sandboxes no network of their own.", remedy="Ask for no internet access.")
+            return NetworkRequest()
+        if not self.ground.internet and not asked:
+            return NetworkRequest()
+        try:
+            policy = EgressPolicy.of(internet, rules.allow_out, [entry for entry in rules.deny_out if entry != NO_IPV6])
+        except ValueError as error:
+            raise ConfigError(str(error), key="network") from error
+        self._check_reach(policy)
+        # Also without the internet: the rules of a running sandbox can be changed, but no network be added to it.
+        return NetworkRequest(enabled=True, policy=policy)
 
-    async def _start(self, identifier: str, facts: Facts, *, image: str | None, snapshot: str | None) -> AsyncSandbox:
+    def _check_reach(self, policy: EgressPolicy) -> None:
+        """Other machines of the operator's network are nothing that a tenant may open for itself."""
+        for block in policy.allowed_blocks:
+            if is_named(block) and not self.settings.private_destinations:
+                raise ConfigError(
+                    f"{block} is not on the public internet", key="network.allowOut", remedy="Ask the operator to allow such destinations."
+                )
+
+    async def _start(self, identifier: str, facts: Facts, *, image: str | None, snapshot: str | None, memory: bool = True) -> AsyncSandbox:
         request = SandboxRequest(
             image=image or self.ground.image,
             snapshot=snapshot,
-            isolation=self.isolation,
+            isolation=self.settings.isolation,
             resources=facts.resources,
-            network=NetworkRequest(enabled=self.internet(facts.network)),
+            network=self.network(facts.network),
             env=facts.env,
             metadata={MARK: identifier},
+            memory=None if memory else False,
         )
         return AsyncSandbox(await self.node.create(request), self.node)

@@ -55,7 +55,7 @@ class Branches:
         self.changes.logbook.write(source.id, "forked", children=len(granted), asked=count)
         return [outcomes[child.id] for child in children]
 
-    async def snapshot(self, tenant: Tenant, source: Resident, name: str | None) -> Named:
+    async def snapshot(self, tenant: Tenant, source: Resident, name: str | None, *, memory: bool) -> Named:
         """See `Fleet.snapshot`."""
         wanted, _, tag = (name or "").partition(":")
         tag = tag or DEFAULT_TAG
@@ -65,7 +65,7 @@ class Branches:
         if existing is None and quota is not None and len(self.catalogue.all(tenant.id)) >= quota:
             raise QuotaExceeded(f"the quota of tenant {tenant.name!r} is {quota} templates.", remedy="Delete templates or snapshots.")
         async with source.lock:
-            kept = await self._captured(source)
+            kept = await self._captured(source, memory=memory)
             try:
                 template = existing or await self.catalogue.create(tenant.id, kind="snapshot", name=wanted or None, source=source.id)
                 recipe = Recipe(source.facts.resources, source.facts.env, source.facts.user, source.facts.cwd)
@@ -86,13 +86,13 @@ class Branches:
             raise InvalidState(f"{name!r} is a template, not a snapshot.", remedy="Choose another name.")
         return found
 
-    async def _captured(self, source: Resident) -> str:
-        """The node's snapshot with the present files of a sandbox; for a paused one, that which its pause took."""
+    async def _captured(self, source: Resident, *, memory: bool) -> str:
+        """The node's snapshot of what a sandbox is now; for a paused one, that which its pause took."""
         if source.doom is not None:
             raise NotFound(f"there is no sandbox {source.id!r}.")
         if source.state is State.PAUSED and source.snapshot is not None:
             return source.snapshot
-        return (await self._running(source).snapshot()).id
+        return (await self._running(source).snapshot(memory=None if memory else False)).id
 
     def _running(self, source: Resident) -> AsyncSandbox:
         if source.doom is not None:

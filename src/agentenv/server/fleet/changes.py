@@ -25,6 +25,9 @@ from agentenv.server.fleet.stored import Stored
 from agentenv.server.fleet.telemetry import Cause, Telemetry
 from agentenv.server.fleet.turnstile import Turnstile
 
+PROCESSES = "memory and processes"
+"""What is lost of a sandbox that is started anew from its files."""
+
 
 @dataclass(frozen=True, slots=True)
 class Changes:
@@ -62,23 +65,25 @@ class Changes:
         await self.register.note(resident, State.PAUSING)
         resident.state = State.PAUSING
         try:
+            # First, so that nothing happens in it any more that would be lost where its machine ends.
             await handle.pause()
-            kept = await handle.snapshot()
+            kept = await handle.snapshot(memory=None if memory else False)
         except BaseException as error:
             await self._go_on(resident, handle)
             self._explain(resident, error)
             raise
         resident.snapshot, resident.paused = kept.id, time.time()
+        resident.memory_kept, resident.by_wish_without_memory = kept.memory, not memory
         resident.pause_mode = "full" if memory else "filesystem"
         self.deadlines.stop(resident)
-        resident.by_wish_without_memory = not memory
-        if not memory:
+        # What lies on the disk needs no machine; memory that cannot be written down stays where it is as long as this process lives.
+        if kept.memory or not memory:
             await self._let_go(resident)
         await self.register.note(resident, State.PAUSED)
         resident.state = State.PAUSED
         self.ledger.settle(resident)
-        lost = None if memory else "memory and processes"
-        self.logbook.write(resident.id, "paused", reason=reason, keeps=resident.pause_mode, lost=lost)
+        keeps = "memory and files" if kept.memory else "files; its memory as long as the server lives" if memory else "files"
+        self.logbook.write(resident.id, "paused", reason=reason, keeps=keeps, lost=None if memory else PROCESSES)
 
     async def resume(self, resident: Resident, timeout: float | None, reason: str, *, memory: bool = True) -> None:
         """Lets it go on, or starts it anew from its files where its memory is not there any more, or is not wanted.
@@ -95,19 +100,19 @@ class Changes:
             await self.register.note(resident, State.RESUMING)
             if not memory and kept is not None:
                 await self._let_go(resident)
-            if resident.handle is None:
-                resident.handle = await self._anew(resident)
-                lost: str | None = "memory and processes"
-            else:
+            lost = None
+            if resident.handle is not None:
                 await resident.handle.resume()
-                lost = None
+            else:
+                lost = None if memory and resident.memory_kept else PROCESSES
+                resident.handle = await self._anew(resident, memory=memory)
             resident.snapshot = None
             await self.register.note(resident, State.RUNNING)
         except BaseException as error:
             await self._stay_paused(resident, kept)
             self._explain(resident, error)
             raise
-        resident.pause_mode, resident.paused = None, None
+        resident.pause_mode, resident.paused, resident.memory_kept = None, None, False
         self._runs(resident, timeout)
         self.logbook.write(resident.id, "resumed", reason=reason, lost=lost)
         if kept is not None:
@@ -148,11 +153,11 @@ class Changes:
             failure = machine.failure
             await self.end(resident, failure.message if failure else "its machine was ended from outside the server", "died")
 
-    async def _anew(self, resident: Resident) -> AsyncSandbox:
+    async def _anew(self, resident: Resident, *, memory: bool) -> AsyncSandbox:
         if resident.snapshot is None:
             raise SandboxDied(resident.id, "its machine is gone, and nothing was kept of it")
         async with self.turnstile.turn(resident.tenant):
-            return await self.births.from_snapshot(resident.id, resident.facts, resident.snapshot)
+            return await self.births.from_snapshot(resident.id, resident.facts, resident.snapshot, memory=memory)
 
     async def _let_go(self, resident: Resident) -> None:
         """Ends the machine of a sandbox that stays."""

@@ -54,7 +54,7 @@ class Creating:
     async def _create(self, tenant: Tenant, wish: Wish, identifier: str) -> SandboxView:
         chosen = self.catalogue.choose(tenant.id, wish.template) if wish.source is None else self.catalogue.around(wish.source)
         check_timeout(wish.timeout, self.settings)
-        self.changes.births.internet(wish.network)
+        self.changes.births.network(wish.network)
         facts = _facts(wish, chosen, self._limits(wish, chosen.build))
         resident = Resident(identifier, tenant.id, facts, self.settings.public_domain)
         self.changes.ledger.claim(tenant, resident, State.RUNNING)
@@ -89,8 +89,8 @@ class Creating:
 
     def _sort(self, facts: Facts, build: Build) -> Sort:
         limits = facts.resources
-        internet = self.changes.births.internet(facts.network)
-        return Sort(build.id, (limits.cpu, limits.memory, limits.storage, limits.pids), internet)
+        network = self.changes.births.network(facts.network)
+        return Sort(build.id, (limits.cpu, limits.memory, limits.storage, limits.pids), network)
 
 
 def check_timeout(seconds: float | None, settings: ServerSettings) -> None:

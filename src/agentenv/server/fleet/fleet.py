@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Literal
 
+from agentenv.egress.denials import Denial
 from agentenv.errors import AgentEnvError, InfrastructureError, InvalidState, NotFound, SandboxPaused, Unsupported
 from agentenv.isolation.contract import Resources
 from agentenv.monitoring.logs import logger
@@ -26,6 +26,7 @@ from agentenv.server.fleet.deadlines import Deadlines
 from agentenv.server.fleet.gauges import Gauges, Sample
 from agentenv.server.fleet.ground import Ground
 from agentenv.server.fleet.housekeeping import Housekeeping
+from agentenv.server.fleet.leaving import LeavingPolicy, leave
 from agentenv.server.fleet.ledger import Charge, Ledger
 from agentenv.server.fleet.logbook import Logbook
 from agentenv.server.fleet.pools import Pools
@@ -61,7 +62,7 @@ class Fleet:
         self._register = Register(database)
         self._ledger = Ledger(capacity.sandboxes)
         self._turnstile = Turnstile(capacity.starting, capacity.queue, capacity.queue_timeout)
-        self._births = Births(node, ground, settings.sandboxes.isolation)
+        self._births = Births(node, ground, settings.sandboxes)
         self._deadlines = Deadlines(lambda resident: self._in_background(self._expire(resident)))
         self.telemetry = Telemetry(ground.backend, self.count)
         self.opened = time.time()
@@ -97,7 +98,7 @@ class Fleet:
         fleet = cls(settings, await Node.open(home), ground, database, access, catalogue)
         try:
             await recover(fleet.node, fleet._register, fleet._ledger, catalogue, fleet.logbook, settings.public_domain)
-            await fleet._changes.stored.sweep()
+            await fleet._stored.sweep(fresh=0.0)
         except BaseException:
             await fleet.close()
             raise
@@ -194,16 +195,20 @@ class Fleet:
         return resident.view()
 
     async def set_network(self, tenant: Tenant, sandbox_id: str, rules: NetworkRules) -> SandboxView:
-        """Replaces what a running sandbox may reach. Raises `NotFound`, `InvalidState` while it is paused, `Unsupported`."""
+        """Replaces what a running sandbox may reach; connections that are denied now end.
+
+        Raises `NotFound`, `ConfigError`, `InvalidState` while it is paused, `Unsupported` for one that was made without a network.
+        """
         resident = self._register.owned(tenant.id, sandbox_id)
         async with resident.lock:
             if resident.state is not State.RUNNING:
                 raise InvalidState(f"sandbox {resident.id} is paused.", remedy="Resume or connect to it first.")
             after = same_reach(resident.facts.network, rules)
-            if self._births.internet(after) != self._births.internet(resident.facts.network):
-                raise Unsupported(
-                    "the network of a running sandbox cannot be switched on or off here.", remedy="Say at its creation what it may reach."
-                )
+            wanted, machine = self._births.network(after), self.machine(resident.id)
+            if machine is not None and machine.request.network.enabled:
+                await machine.set_network(wanted.policy)
+            elif wanted.enabled:
+                raise Unsupported("this sandbox was made without a network.", remedy="Ask for internet access at its creation.")
             resident.facts = replace(resident.facts, network=after)
             await self._changes.register.note(resident, State.RUNNING)
         return resident.view()
@@ -243,13 +248,22 @@ class Fleet:
         check_timeout(timeout, self._settings)
         return await self._branches.fork(tenant, self._register.owned(tenant.id, sandbox_id), count, timeout)
 
-    async def snapshot(self, tenant: Tenant, sandbox_id: str, name: str | None = None) -> Named:
+    async def snapshot(self, tenant: Tenant, sandbox_id: str, name: str | None = None, *, memory: bool = True) -> Named:
         """Keeps what a sandbox has now, so that others can start from it; it outlives the sandbox.
 
-        `name` may carry a `:tag`; a snapshot that has the name gets one more build. Raises `NotFound`, `ConfigError`, `InvalidState`,
+        `name` may carry a `:tag`; a snapshot that has the name gets one more build. `memory`: with its processes, where the backend can
+        write those down. Raises `NotFound`, `ConfigError`, `InvalidState`,
         `QuotaExceeded`, `StorageFull`.
         """
-        return await self._branches.snapshot(tenant, self._register.owned(tenant.id, sandbox_id), name)
+        return await self._branches.snapshot(tenant, self._register.owned(tenant.id, sandbox_id), name, memory=memory)
+
+    async def denials(self, tenant: Tenant, sandbox_id: str) -> tuple[Denial, ...]:
+        """What a sandbox was refused to reach since its machine started, the oldest first. Raises `NotFound`."""
+        resident = self._register.owned(tenant.id, sandbox_id)
+        machine = self.machine(resident.id)
+        if machine is None or not machine.request.network.enabled:
+            return ()
+        return await machine.network_log()
 
     async def samples(self, tenant: Tenant, sandbox_id: str) -> list[Sample]:
         """What a sandbox used, the oldest first; at least one measurement where it runs. Raises `NotFound`."""
@@ -331,35 +345,10 @@ class Fleet:
         pooled = sum(self._pools.ready().values())
         return shown | {"starting": self._turnstile.inside, "waiting": self._turnstile.waiting, "pooled": pooled}
 
-    # The end of the server.
-
-    async def leave(self, policy: Literal["drain", "persist", "kill"], grace: float) -> None:
+    async def leave(self, policy: LeavingPolicy, grace: float) -> None:
         """Starts nothing more, and brings all running sandboxes to where they can be left; see `ShutdownSettings`."""
         self.leaving = True
-        if policy == "drain":
-            await self._drained(grace)
-        running = [resident for resident in self._register if resident.state is not State.PAUSED]
-        if policy == "kill":
-            await asyncio.gather(*(self._changes.end(resident, "the server ended", "server") for resident in running))
-        else:
-            turns = asyncio.Semaphore(self._settings.capacity.starting)
-            await asyncio.gather(*(self._persist(resident, turns) for resident in running))
-
-    async def _drained(self, grace: float) -> None:
-        try:
-            async with asyncio.timeout(grace):
-                while waiting := [one.watch for one in self._register if one.state is not State.PAUSED and one.watch is not None]:
-                    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        except TimeoutError:
-            return
-
-    async def _persist(self, resident: Resident, turns: asyncio.Semaphore) -> None:
-        async with turns, resident.lock:
-            if resident.state is State.RUNNING:
-                try:
-                    await self._changes.pause(resident, "the server ends")
-                except AgentEnvError as error:
-                    _log.error("server.not_persisted", sandbox=resident.id, error=str(error))
+        await leave(self._changes, policy, grace, at_once=self._settings.capacity.starting)
 
     async def _wake(self, resident: Resident) -> None:
         self._require_staying()

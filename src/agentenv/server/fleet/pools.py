@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from agentenv.errors import AgentEnvError
 from agentenv.monitoring.logs import logger
+from agentenv.node import NetworkRequest
 from agentenv.sandbox import AsyncSandbox
 
 FIRST_RETRY = 1.0
@@ -22,11 +23,11 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sort:
-    """What machines have to agree in to stand for each other: the build, the limits, whether the outside world is reached."""
+    """What machines have to agree in to stand for each other: the build, the limits, the network."""
 
     build: str
     resources: tuple[float | int | None, ...]
-    internet: bool
+    network: NetworkRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from agentenv.node import Node
 from agentenv.server.catalogue import Catalogue
 from agentenv.server.database.tables import SandboxRow
 from agentenv.server.fleet.births import MARK
+from agentenv.server.fleet.changes import PROCESSES
 from agentenv.server.fleet.ledger import Ledger
 from agentenv.server.fleet.logbook import Logbook
 from agentenv.server.fleet.records import State
@@ -40,8 +41,9 @@ async def recover(node: Node, register: Register, ledger: Ledger, catalogue: Cat
         resident = restored(row, domain)
         if snapshot in there:
             resident.snapshot = snapshot
-            lost = None if resident.pause_mode == "filesystem" else "memory and processes"
-            resident.pause_mode = "filesystem"
+            resident.memory_kept = there[snapshot].memory
+            lost = PROCESSES if resident.pause_mode != "filesystem" and not resident.memory_kept else None
+            resident.pause_mode = "full" if resident.memory_kept else "filesystem"
             register.adopt(resident)
             await register.note(resident, State.PAUSED)
             ledger.settle(resident)

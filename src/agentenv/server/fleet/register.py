@@ -73,7 +73,12 @@ class Register:
             await session.execute(
                 wanted.values(
                     state=state.value,
-                    facts=resident.facts.to_json() | {"pause_mode": resident.pause_mode, "without_memory": resident.by_wish_without_memory},
+                    facts=resident.facts.to_json()
+                    | {
+                        "pause_mode": resident.pause_mode,
+                        "without_memory": resident.by_wish_without_memory,
+                        "memory_kept": resident.memory_kept,
+                    },
                     snapshot=resident.snapshot,
                     machine=machine,
                     started=resident.started,
@@ -105,7 +110,7 @@ class Register:
 def restored(row: SandboxRow, domain: str) -> Resident:
     """A paused sandbox as its row tells it."""
     facts = dict(row.facts)
-    mode, without_memory = facts.pop("pause_mode", None), facts.pop("without_memory", False)
+    mode, without_memory, kept = facts.pop("pause_mode", None), facts.pop("without_memory", False), facts.pop("memory_kept", False)
     return Resident(
         row.id,
         row.tenant,
@@ -115,9 +120,18 @@ def restored(row: SandboxRow, domain: str) -> Resident:
         snapshot=row.snapshot,
         pause_mode=mode,
         by_wish_without_memory=without_memory,
+        memory_kept=kept,
         started=row.started,
         paused=row.paused,
     )
+
+
+def _pause_facts(resident: Resident) -> dict[str, object]:
+    return {
+        "pause_mode": resident.pause_mode,
+        "without_memory": resident.by_wish_without_memory,
+        "memory_kept": resident.memory_kept,
+    }
 
 
 def _row(resident: Resident) -> SandboxRow:

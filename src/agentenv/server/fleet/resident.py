@@ -28,6 +28,8 @@ class Resident:
     handle: AsyncSandbox | None = None
     snapshot: str | None = None
     pause_mode: PauseMode | None = None
+    memory_kept: bool = False
+    """Whether `snapshot` holds its memory too."""
     by_wish_without_memory: bool = False
     """Whether its last pause was asked to drop the memory: then no traffic may wake it, since it would not go on where it was."""
     started: float = field(default_factory=time.time)

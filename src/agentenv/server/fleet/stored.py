@@ -36,12 +36,12 @@ class Stored:
         except (NotFound, InvalidState):
             return
 
-    async def sweep(self) -> int:
-        """Removes all that this server made and that nobody needs; returns how many."""
+    async def sweep(self, *, fresh: float = FRESH) -> int:
+        """Removes all that this server made and that nobody needs; returns how many. Younger ones than `fresh` seconds are left alone."""
         removed = 0
         # The youngest first, so that a parent is looked at when its children are gone.
         for snapshot in reversed(await self.node.snapshots()):
-            if MARK not in snapshot.metadata or snapshot.id in self.needed() or time.time() - snapshot.created < FRESH:
+            if MARK not in snapshot.metadata or snapshot.id in self.needed() or time.time() - snapshot.created < fresh:
                 continue
             try:
                 await self.node.delete_snapshot(snapshot.id)
