@@ -14,6 +14,7 @@ from agentenv.cli import terminal, wishes
 from agentenv.cli.lazy import new_app
 from agentenv.cli.output import JsonFlag, console, error_data, print_json
 from agentenv.errors import AgentEnvError
+from agentenv.node import Node
 from agentenv.node.keeper import resume_detached
 from agentenv.sandbox import AsyncSandbox, SandboxInfo, default_node
 from agentenv.sandbox.attached import find_record
@@ -201,7 +202,8 @@ def resume(sandbox: SandboxId) -> None:
     """Lets a paused sandbox go on. From the disk it goes on in its own process again, or in a new one where that has ended."""
 
     async def run() -> None:
-        record = await asyncio.to_thread(find_record, await default_node(), sandbox)
+        owner = await default_node()
+        record = await asyncio.to_thread(find_record, owner, sandbox) if isinstance(owner, Node) else None
         if record is not None and not record.owner:
             await resume_detached(sandbox)
         else:

@@ -193,6 +193,8 @@ class EnvironmentConfig(Section):
     """What the sandbox's files are: `host`, `dir:PATH`, `tar:PATH` (a path is taken from this file's folder)."""
     isolation: Annotated[Name, Field(examples=["auto"])] = "auto"
     """The backend by name, or `auto`: the strongest that this machine can run."""
+    server: Annotated[Name, Field(examples=["http://127.0.0.1:8700"])] | None = None
+    """The server on which the sandboxes are made; left out, AGENTENV_SERVER, else this machine. The key is in AGENTENV_API_KEY."""
     resources: ResourcesConfig = ResourcesConfig()
     network: NetworkConfig = NetworkConfig()
     env: Annotated[dict[str, str], AfterValidator(_environment_variables), Field(examples=[{"LANG": "C.UTF-8"}])] = {}

@@ -73,6 +73,7 @@ class SandboxSettings:
 
     image: str = "host"
     isolation: str = "auto"
+    server: str | None = None
     resources: Resources = field(default_factory=Resources)
     network: bool = False
     ports: tuple[int, ...] = ()

@@ -8,9 +8,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from agentenv.egress.denials import Denial
+from agentenv.egress.policy import EgressPolicy
 from agentenv.errors import AgentEnvError, InvalidState, NotFound, SandboxDied, Stage
 from agentenv.guest import dial
-from agentenv.isolation.contract import Exit, OomKill, Resources, Usage
+from agentenv.isolation.contract import Capabilities, Exit, OomKill, Resources, Usage
 from agentenv.node.control import Child, restored
 from agentenv.node.portforward import LOOPBACK, PortForward
 from agentenv.node.records import SandboxRequest, StorageKill
@@ -92,14 +94,18 @@ class RemoteHost:
     def timings(self) -> tuple[Stage, ...]:
         return self._known.timings
 
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._known.capabilities
+
     def require_alive(self) -> None:
         """As far as is known here; the server is not asked."""
         if self._exit is not None:
             raise self.failure or InvalidState(f"sandbox {self.id} is gone: {self._exit.reason}.", remedy="Create another one.")
 
-    async def pause(self) -> None:
-        await self._change("pause")
+    async def pause(self, to_disk: bool = False) -> None:
         self.machine.forget()
+        await self._change("pause", to_disk=to_disk)
 
     async def resume(self) -> None:
         await self._change("resume")
@@ -125,16 +131,22 @@ class RemoteHost:
             self._ports = PortForward()
         return LOOPBACK, await self._ports.forward(port, lambda wanted: dial(self.machine.dial(), wanted, pass_descriptor=False))
 
-    async def snapshot(self, name: str | None = None) -> Snapshot:
-        return await self._call("snapshot", Snapshot, name=name)
+    async def set_network(self, policy: EgressPolicy) -> None:
+        await self._call("set_network", object, policy=policy.to_dict())
 
-    async def rollback(self, name_or_id: str) -> None:
+    async def network_log(self) -> Sequence[Denial]:
+        return await self._call("network_log", list[Denial])
+
+    async def snapshot(self, name: str | None = None, memory: bool | None = None) -> Snapshot:
+        return await self._call("snapshot", Snapshot, name=name, memory=memory)
+
+    async def rollback(self, name_or_id: str, memory: bool | None = None) -> None:
         self.machine.forget()
-        await self._change("rollback", snapshot=name_or_id)
+        await self._change("rollback", snapshot=name_or_id, memory=memory)
         await self.machine.prepare()
 
-    async def fork(self, count: int) -> Sequence[Host | AgentEnvError]:
-        outcomes = await self._call("fork", list[Child], count=count)
+    async def fork(self, count: int, memory: bool | None = None) -> Sequence[Host | AgentEnvError]:
+        outcomes = await self._call("fork", list[Child], count=count, memory=memory)
         return [restored(one.fault) if one.fault is not None else await self._adopt(one.id or "") for one in outcomes]
 
     async def kill(self) -> Exit:
@@ -162,7 +174,8 @@ class RemoteHost:
         self._exit = ended.exit
         if ended.fault is not None:
             fault = restored(ended.fault)
-            self.failure = fault if ended.fault.type != SandboxDied.__name__ else SandboxDied(self.id, ended.exit.reason)
+            # The server's node knows its machine by another name than we know the sandbox by.
+            self.failure = SandboxDied(self.id, fault.reason, evidence=fault.evidence) if isinstance(fault, SandboxDied) else fault
         self.machine.forget()
         if self._ports is not None:
             await self._ports.close()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from agentenv.errors import Stage
-from agentenv.isolation.contract import Exit, Resources
+from agentenv.isolation.contract import Capabilities, Exit, Resources
 from agentenv.node.control import Fault
 from agentenv.sandbox.results import SandboxInfo
 
@@ -31,6 +31,7 @@ class RemoteSandbox(msgspec.Struct, frozen=True):
     resources: Resources = msgspec.field(default_factory=Resources)
     metadata: Mapping[str, str] = {}
     timings: tuple[Stage, ...] = ()
+    capabilities: Capabilities = Capabilities()
     owner_pid: int = 0
 
     def info(self) -> SandboxInfo:

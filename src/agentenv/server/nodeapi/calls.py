@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from agentenv.egress.policy import EgressPolicy
 from agentenv.errors import AgentEnvError, InvalidState, NotFound
 from agentenv.isolation.contract import Resources
 from agentenv.node import NodeSandbox
@@ -62,7 +63,15 @@ async def _rollback(target: Target, arguments: Arguments) -> None:
     chosen = target.services.catalogue.choose(target.tenant.id, msgspec.convert(arguments["snapshot"], str))
     if chosen.build.snapshot is None:
         raise NotFound(f"{arguments['snapshot']!r} is no snapshot of a sandbox.")
-    await target.machine().rollback(chosen.build.snapshot)
+    await target.machine().rollback(chosen.build.snapshot, _memory(arguments))
+
+
+async def _set_network(target: Target, arguments: Arguments) -> None:
+    await target.machine().set_network(EgressPolicy.from_dict(msgspec.convert(arguments["policy"], dict[str, Any])))
+
+
+def _memory(arguments: Arguments) -> bool | None:
+    return msgspec.convert(arguments.get("memory"), bool | None)
 
 
 async def _fork(target: Target, arguments: Arguments) -> list[Child]:
@@ -78,6 +87,8 @@ CALLS: Mapping[str, Callable[[Target, Arguments], Awaitable[Any]]] = {
     "snapshot": _snapshot,
     "rollback": _rollback,
     "fork": _fork,
+    "set_network": _set_network,
+    "network_log": lambda target, _: target.machine().network_log(),
     "usage": lambda target, _: target.machine().usage(),
     "oom_kills": lambda target, _: target.machine().machine.oom_kills(),
     "process_limit_hits": lambda target, _: target.machine().machine.process_limit_hits(),

@@ -212,5 +212,6 @@ def _told(services: Services, view: SandboxView) -> RemoteSandbox:
         resources=view.resources,
         metadata=view.metadata,
         timings=machine.timings if machine else (),
+        capabilities=machine.capabilities if machine else services.ground.capabilities,
         owner_pid=os.getpid(),
     )
