@@ -23,7 +23,7 @@ SERVE = Startup(
 
 async def test_a_sandbox_is_handed_out_when_what_it_starts_is_ready(yard: Yard) -> None:
     record = await yard.build(SERVER, name="web:1", wanted=Wanted(SERVE, Resources(memory=256 << 20, pids=None)))
-    assert (record.startup.user, record.startup.cwd, record.startup.running) == ("app", "/srv", False)
+    assert (record.startup.user, record.startup.cwd, record.warm) == ("app", "/srv", None)
     async with await AsyncSandbox.create("template:web:1", isolation="namespace", node=yard.node) as sandbox:
         (process,) = await sandbox.commands.list()
         assert process.args[-1] == "exec python3 -m http.server 8000"

@@ -142,6 +142,8 @@ class SnapshotTree:
             created=created_now(above),
             size=0,
             metadata=dict(metadata),
+            memory=False,
+            backend=None,
             defaults=defaults,
         )
         self.add(snapshot)

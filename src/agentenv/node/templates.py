@@ -28,7 +28,7 @@ TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 class Startup(msgspec.Struct, frozen=True):
     """What runs in a fresh sandbox before it is handed out: `command` in the background, and `ready` until it succeeds.
 
-    It may take `timeout` seconds. `running`: the template's snapshot holds the started process in its memory.
+    It may take `timeout` seconds.
     """
 
     command: str | None = None
@@ -36,12 +36,12 @@ class Startup(msgspec.Struct, frozen=True):
     timeout: float = 120.0
     user: str | None = None
     cwd: str | None = None
-    running: bool = False
 
 
 class TemplateRecord(msgspec.Struct, frozen=True):
     """A template: `snapshot` is what its sandboxes start from. `resources` are theirs where they ask for no others.
 
+    `warm` is a snapshot that holds the started process too, for the backend `isolation`; with others the command is started anew.
     `facts` are notes of the build: labels, ports, entrypoint, command. `base` is the image that it was built on, `source` what it was
     built from, `created` unix seconds.
     """
@@ -57,6 +57,7 @@ class TemplateRecord(msgspec.Struct, frozen=True):
     startup: Startup = Startup()
     resources: Resources = Resources(pids=None)
     isolation: str | None = None
+    warm: str | None = None
     facts: dict[str, object] = {}
     source: dict[str, str] = {}
 
@@ -101,7 +102,10 @@ class Templates:
 
     def needed_snapshots(self) -> dict[str, str]:
         """The snapshots that templates are made of, each with one of those."""
-        return {record.snapshot: record.label for record in self.all()}
+        needed: dict[str, str] = {}
+        for record in self.all():
+            needed |= {snapshot: record.label for snapshot in (record.snapshot, record.warm) if snapshot is not None}
+        return needed
 
     def _place(self, name: str, tag: str) -> Path:
         return self._directory / f"{quote(f'{name}:{tag}', safe='')}.json"
@@ -111,7 +115,10 @@ class Templates:
 
 
 def from_template(request: SandboxRequest, record: TemplateRecord) -> SandboxRequest:
-    """The request for a sandbox of a template as one for a sandbox of its snapshot, with the template's limits where it asks for none."""
+    """The request for a sandbox of a template as one for a sandbox of its snapshot, with the template's limits where it asks for none.
+
+    It is the one with the started process where the request leaves the backend, the limits and whether memory is wanted to the template.
+    """
     wanted, own = request.resources, record.resources
     resources = Resources(
         cpu=wanted.cpu if wanted.cpu is not None else own.cpu,
@@ -119,6 +126,9 @@ def from_template(request: SandboxRequest, record: TemplateRecord) -> SandboxReq
         storage=wanted.storage if wanted.storage is not None else own.storage,
         pids=wanted.pids,
     )
+    fitting = request.isolation in ("auto", record.isolation) and wanted.cpu is None and wanted.memory is None
+    if record.warm is not None and fitting and request.memory is not False and not request.network.enabled:
+        return replace(request, snapshot=record.warm, resources=resources)
     return replace(request, snapshot=record.snapshot, resources=resources)
 
 

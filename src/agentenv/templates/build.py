@@ -82,14 +82,14 @@ class Builder:
         self._material = material
         self._options = options
         self._log = log
-        self.cache = StepCache(node)
+        self._cache = StepCache(node)
         self._stages: dict[str, asyncio.Task[Position]] = {}
         self._globals: dict[str, str] = {}
         self._network = options.network
 
     async def build(self) -> Position:
         """Carries all out. Raises `BuildFailed` for a step, `ConfigError` for what is wrong in the plan, `NotFound` for a base."""
-        await self.cache.read()
+        await self._cache.read()
         self._globals = self._declared()
         target = target_stage(self._plan, self._options.target)
         try:
@@ -131,7 +131,9 @@ class Builder:
             return await self._on_snapshot(given)
         if base.startswith(SCHEME):
             record = await asyncio.to_thread(self._node.templates.find, base)
-            return await self._on_snapshot(Base(record.snapshot, State(record.env, {}, record.user, record.cwd, facts=record.facts), record.base))
+            return await self._on_snapshot(
+                Base(record.snapshot, State(record.env, {}, record.user, record.cwd, facts=record.facts), record.base)
+            )
         reference = base if stage.verbatim else image_reference(base)
         image = await self._node.image(reference)
         key = key_of("image", image.image, fingerprint(image), self._options.isolation)
@@ -202,15 +204,19 @@ class Builder:
     async def _done(self, position: Position, step: Step, prepared: Prepared, *, fresh: bool) -> Position:
         """The position after a step, done now or before."""
         key = key_of(position.key, prepared.key)
-        known = self.cache.find(key) if self._options.cache and not fresh else None
+        known = None if fresh else self.cached(key)
         if known is not None:
             self._log(BuildLine("CACHED", step=step.text))
             return replace(position, key=key, snapshot=known)
         async with await self.sandbox(position, network=prepared.network, metadata={MARK: key}) as sandbox:
             await prepared.act(sandbox)
-            snapshot = await sandbox.snapshot()
-        self.cache.add(key, snapshot.id)
+            snapshot = await sandbox.snapshot(memory=False)
+        self._cache.add(key, snapshot.id)
         return replace(position, key=key, snapshot=snapshot.id)
+
+    def cached(self, key: str) -> str | None:
+        """The snapshot with that key from before; None where there is none, or everything is to be done anew."""
+        return self._cache.find(key) if self._options.cache else None
 
     async def settled(self, position: Position) -> Position:
         """The same with a snapshot, also where no step made one."""

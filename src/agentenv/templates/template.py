@@ -37,11 +37,16 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A build that is done: `snapshot` is what sandboxes start from; `position` has the rest."""
+    """A build that is done: `snapshot` is what sandboxes start from; `position` has the rest.
+
+    `warm` holds the process that `startup` has started, for the backend `backend`; None where that cannot write memory down.
+    """
 
     snapshot: str
     position: Position
     startup: Startup
+    warm: str | None = None
+    backend: str | None = None
 
 
 async def build_plan(node: Node, plan: Plan, material: Material, options: Options, wanted: Wanted, log: Log) -> Built:
@@ -53,11 +58,12 @@ async def build_plan(node: Node, plan: Plan, material: Material, options: Option
     position = await builder.build()
     snapshot = await _with_defaults(node, builder, position)
     startup = replace_startup(wanted.startup, position)
+    built = Built(snapshot, position, startup)
     if startup.command is not None:
         log(BuildLine(f"[{FINALIZE}] {startup.command}", step=FINALIZE))
-        await _try(builder, replace(position, snapshot=snapshot), startup, log)
+        built = await _try(node, builder, built, log)
     log(BuildLine("Finished", step=FINALIZE))
-    return Built(snapshot, position, startup)
+    return built
 
 
 async def build_template(
@@ -98,7 +104,8 @@ def record_of(name: str, tag: str, built: Built, resources: Resources, options: 
         cwd=state.cwd,
         startup=built.startup,
         resources=resources,
-        isolation=None if options.isolation == "auto" else options.isolation,
+        isolation=built.backend or (None if options.isolation == "auto" else options.isolation),
+        warm=built.warm,
         facts=dict(state.facts),
         source=dict(source),
     )
@@ -126,16 +133,28 @@ async def _with_defaults(node: Node, builder: Builder, position: Position) -> st
     assert position.snapshot is not None
     defaults = position.state.defaults
     key = key_of(position.key, "defaults", str(sorted(defaults.env.items())), defaults.user, defaults.cwd)
-    known = builder.cache.find(key)
+    known = builder.cached(key)
     return known or (await node.derive_snapshot(position.snapshot, defaults, {MARK: key})).id
 
 
-async def _try(builder: Builder, position: Position, startup: Startup, log: Log) -> None:
-    """A template whose start command fails is no template."""
+async def _try(node: Node, builder: Builder, built: Built, log: Log) -> Built:
+    """Starts what the template's sandboxes start: one whose start command fails is no template. Keeps the started process if it can."""
+    startup = built.startup
+    position = replace(built.position, snapshot=built.snapshot)
+    key = key_of("warm", built.snapshot, *map(str, (startup.command, startup.ready, startup.user, startup.cwd)))
+    known = builder.cached(key)
+    if known is not None:
+        found = next(one for one in await node.snapshots() if one.id == known)
+        return replace(built, warm=found.id, backend=found.backend)
     printed = Printed(log, FINALIZE)
     try:
-        async with await builder.sandbox(position, network=True) as sandbox:
+        async with await builder.sandbox(position, network=True, metadata={MARK: key}) as sandbox:
             await run_startup(sandbox.commands, startup, printed.piece)
+            if not sandbox.capabilities.memory_snapshot:
+                return built
+            warm = await sandbox.snapshot(memory=True)
+            log(BuildLine("The started process is kept.", step=FINALIZE))
+            return replace(built, warm=warm.id, backend=warm.backend)
     except AgentEnvError as error:
         raise BuildFailed(error.message, step=startup.command or FINALIZE, output=printed.end(), remedy=error.remedy) from error
     finally:
