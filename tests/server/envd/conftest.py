@@ -10,11 +10,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+import pytest_asyncio
 import uvicorn
 from starlette.types import ASGIApp
 from tests.sandbox.conftest import real_node
 from uvicorn.server import ServerState
 
+from agentenv.node import Node
 from agentenv.sandbox import AsyncSandbox
 from agentenv.server.envd.app import Envd
 from agentenv.server.envd.session import Session
@@ -47,25 +49,43 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("home")
 
 
-@pytest.fixture
-async def sandbox(home: Path) -> AsyncIterator[AsyncSandbox]:
-    async with real_node(home) as owner, await AsyncSandbox.create(node=owner) as made:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def node(home: Path) -> AsyncIterator[Node]:
+    async with real_node(home) as owner:
+        yield owner
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(node: Node) -> AsyncIterator[AsyncSandbox]:
+    """The sandbox of all tests of a module that leave it usable."""
+    async with await AsyncSandbox.create(node=node) as made:
         yield made
 
 
-@pytest.fixture
-def session(sandbox: AsyncSandbox) -> Session:
+@pytest_asyncio.fixture(loop_scope="module")
+async def sandbox(request: pytest.FixtureRequest, node: Node, shared: AsyncSandbox) -> AsyncIterator[AsyncSandbox]:
+    """The shared one with a home directory as it was, or one of its own for a test that is marked `own_sandbox`."""
+    if request.node.get_closest_marker("own_sandbox"):
+        async with await AsyncSandbox.create(node=node) as made:
+            yield made
+        return
+    yield shared
+    await shared.commands.run("kill -9 -1; rm -rf /home/user/* /tmp/*", user="user")
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def session(sandbox: AsyncSandbox) -> Session:
     return Session(sandbox)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def http(session: Session) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the envd of `sandbox`, which is not secured."""
     async with serving(Envd(session, None)) as url, httpx.AsyncClient(base_url=url, timeout=30) as client:
         yield client
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def secured(session: Session) -> AsyncIterator[httpx.AsyncClient]:
     """The same with the access token `secret`, which the client does not send by itself."""
     async with serving(Envd(session, "secret")) as url, httpx.AsyncClient(base_url=url, timeout=30) as client:

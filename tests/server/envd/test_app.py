@@ -8,7 +8,10 @@ from tests.server.envd.test_process_service import run, shell
 
 from agentenv.sandbox import AsyncSandbox
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+
+@pytest.mark.own_sandbox
 async def test_health_follows_the_sandbox(http: httpx.AsyncClient, sandbox: AsyncSandbox) -> None:
     assert (await http.get("/health")).status_code == 204
     await sandbox.pause()
@@ -20,6 +23,7 @@ async def test_health_follows_the_sandbox(http: httpx.AsyncClient, sandbox: Asyn
     assert (await http.get("/health")).status_code == 502
 
 
+@pytest.mark.own_sandbox
 async def test_metrics(http: httpx.AsyncClient) -> None:
     first = (await http.get("/metrics")).json()
     assert first.keys() == {

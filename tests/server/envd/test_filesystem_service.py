@@ -12,6 +12,8 @@ from agentenv.sandbox import AsyncSandbox
 from agentenv.server.envd import watching
 from agentenv.server.envd.wire import filesystem_pb2 as wire
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 FILESYSTEM = "filesystem.Filesystem"
 
 
@@ -67,6 +69,7 @@ async def test_directories_are_listed_to_a_depth(http: httpx.AsyncClient, sandbo
         assert failed.value.code == code
 
 
+@pytest.mark.own_sandbox
 async def test_directories_are_made_moved_and_removed(http: httpx.AsyncClient) -> None:
     made = await unary(http, f"{FILESYSTEM}/MakeDir", wire.MakeDirRequest(path="x/y"), wire.MakeDirResponse, user="ada")
     assert (made.entry.path, made.entry.owner) == ("/home/ada/x/y", "ada")

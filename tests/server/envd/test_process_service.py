@@ -13,6 +13,8 @@ from agentenv.sandbox import AsyncSandbox
 from agentenv.server.envd.session import Session
 from agentenv.server.envd.wire import process_pb2 as wire
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 START, CONNECT, SIGNAL = "process.Process/Start", "process.Process/Connect", "process.Process/SendSignal"
 
 
@@ -82,6 +84,7 @@ async def test_user_directory_and_variables(http: httpx.AsyncClient, session: Se
     assert out == b"root\n/root\n"
 
 
+@pytest.mark.own_sandbox
 async def test_a_missing_user_is_made(http: httpx.AsyncClient) -> None:
     out, _, _ = await run(http, shell("id -un; id -gn; touch ~/mine; stat -c %U ~ ~/mine"), user="ada")
     assert out.split() == [b"ada"] * 4
@@ -106,6 +109,7 @@ async def test_what_cannot_be_started_says_why(http: httpx.AsyncClient) -> None:
         assert failed.value.code == "invalid_argument"
 
 
+@pytest.mark.own_sandbox
 async def test_an_image_without_bash_runs_commands_all_the_same(http: httpx.AsyncClient, sandbox: AsyncSandbox) -> None:
     hidden = await sandbox.commands.run("mv /usr/bin/bash /usr/bin/hidden", user="root")
     assert hidden.exit_code == 0, hidden.stderr
@@ -161,6 +165,7 @@ async def test_a_late_client_learns_how_it_ended(http: httpx.AsyncClient) -> Non
             assert (await rest(events))[2].exit_code == 7
 
 
+@pytest.mark.own_sandbox
 async def test_list_and_signals(http: httpx.AsyncClient) -> None:
     request = shell("exec sleep 1000", tag="sleeper")
     request.process.envs["A"] = "b"
@@ -222,6 +227,7 @@ async def test_a_silent_process_shows_that_it_lives(http: httpx.AsyncClient) -> 
     assert kinds == ["start", "keepalive", "end"]
 
 
+@pytest.mark.own_sandbox
 async def test_memory_that_ran_out_is_named(home: object, sandbox: AsyncSandbox, http: httpx.AsyncClient) -> None:
     probe = await sandbox.commands.run("true")
     assert probe.exit_code == 0
@@ -231,6 +237,7 @@ async def test_memory_that_ran_out_is_named(home: object, sandbox: AsyncSandbox,
     assert "out of memory" in end.error
 
 
+@pytest.mark.own_sandbox
 async def test_a_process_of_another_start_is_found_again(http: httpx.AsyncClient, sandbox: AsyncSandbox) -> None:
     handle = await sandbox.commands.run("read line; echo got $line", background=True, stdin=True, tag="theirs")
     listed = await unary(http, "process.Process/List", wire.ListRequest(), wire.ListResponse)
@@ -241,6 +248,7 @@ async def test_a_process_of_another_start_is_found_again(http: httpx.AsyncClient
         assert (await rest(events))[0] == b"got it\n"
 
 
+@pytest.mark.own_sandbox
 async def test_a_sandbox_that_ends_ends_the_streams(http: httpx.AsyncClient, sandbox: AsyncSandbox) -> None:
     async with streamed(http, START, [shell("sleep 1000")], wire.StartResponse) as events:
         await started(events)
