@@ -26,6 +26,8 @@ from e2b import (
     SandboxException,
     SandboxQuery,
     SandboxState,
+    Template,
+    TemplateBuildStatus,
     TimeoutException,
 )
 
@@ -248,6 +250,47 @@ def snapshots_and_forks(sandbox: Sandbox) -> None:
     assert (pages.has_next, pages.next_token) == (False, None)
     with Sandbox.create(snapshot.snapshot_id) as born:
         assert born.files.read("forked") == "after"
+    assert Sandbox.delete_snapshot(snapshot.snapshot_id) is True
+    assert Sandbox.delete_snapshot(snapshot.snapshot_id) is False
+
+
+def templates(sandbox: Sandbox) -> None:
+    name = f"tour-{sandbox.sandbox_id[:8]}"
+    recipe = Template().from_template("base").run_cmd("echo built > built").set_envs({"A": "b"})
+    said: list[str] = []
+    built = Template.build(recipe, name, cpu_count=1, memory_mb=512, on_build_logs=lambda line: said.append(line.message))
+    assert any("echo built" in line for line in said)
+    assert (Template.exists(name), Template.alias_exists(name), Template.exists("never-built")) == (True, True, False)
+    with Sandbox.create(name) as born:
+        assert born.commands.run("cat built; echo $A").stdout == "built\nb\n"
+    behind = Template.build_in_background(recipe.skip_cache(), f"{name}-behind")
+    until(lambda: Template.get_build_status(behind).status == TemplateBuildStatus.READY, 120)
+    Template.assign_tags(name, "v1")
+    assert {tag.tag for tag in Template.get_tags(name)} == {"default", "v1"}
+    Template.remove_tags(name, "v1")
+    assert {(tag.tag, tag.build_id) for tag in Template.get_tags(name)} == {("default", built.build_id)}
+
+
+def images_of_templates(sandbox: Sandbox) -> None:
+    """What the SDK makes of its names for images, which the server pulls by these names from where they are."""
+    for begun, image in (
+        (Template().from_image("host"), "host"),
+        (Template().from_dockerfile("FROM registry.test/some:tag\n"), "registry.test/some:tag"),
+        (Template().from_debian_image("12"), "debian:12"),
+        (Template().from_ubuntu_image("24.04"), "ubuntu:24.04"),
+        (Template().from_python_image("3.12"), "python:3.12"),
+        (Template().from_node_image("22"), "node:22"),
+        (Template().from_bun_image("1"), "oven/bun:1"),
+        (Template().from_base_image(), "e2bdev/base"),
+    ):
+        assert Template.to_dockerfile(begun).startswith(f"FROM {image}")
+        assert f'"fromImage": "{image}' in Template.to_json(begun)
+    for method in ("from_alpine_image", "from_arch_image", "from_fedora_image"):
+        if hasattr(Template, method):
+            assert Template.to_dockerfile(getattr(Template(), method)()).startswith("FROM ")
+    private = Template().from_image("registry.test/some:tag", username="ada", password="secret")
+    refused = raises(Exception, lambda: Template.build(private, "never"))
+    assert "does not log in" in str(refused)
 
 
 def git(sandbox: Sandbox) -> None:
@@ -289,6 +332,8 @@ TOUR = (
     sandboxes_listed,
     paused_and_connected,
     snapshots_and_forks,
+    templates,
+    images_of_templates,
     git,
 )
 
