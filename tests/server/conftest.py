@@ -17,6 +17,7 @@ from tests.server.postgres import needs_postgres, private_cluster
 from agentenv.server.access import Access, Quotas, Role, Tenant
 from agentenv.server.database import Database
 from agentenv.server.fleet import Fleet
+from agentenv.server.fleet.leaving import LeavingPolicy
 from agentenv.server.serve import Listening, listening
 from agentenv.server.services import Services
 from agentenv.server.settings import ServerSettings, load_settings
@@ -33,6 +34,7 @@ class RunningServer:
     key: str
     services: Services
     loop: asyncio.AbstractEventLoop
+    stop: Callable[..., None]
 
     @property
     def fleet(self) -> Fleet:
@@ -80,9 +82,15 @@ class ServerThread:
         self._thread.start()
         assert self._ready.wait(60)
         there = self._started.result()
-        return RunningServer(there.url, KEY, there.services, self._loop)
+        return RunningServer(there.url, KEY, there.services, self._loop, self.stop)
 
-    def stop(self) -> None:
+    def stop(self, policy: LeavingPolicy | None = None) -> None:
+        """Ends the server, after its sandboxes were left by that policy; without one, as if it had been told to hurry."""
+        if not self._thread.is_alive():
+            return
+        if policy is not None:
+            leaving = self._started.result().services.fleet.leave(policy, 60.0)
+            asyncio.run_coroutine_threadsafe(leaving, self._loop).result(120)
         self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join(60)
         assert not self._thread.is_alive()

@@ -68,6 +68,8 @@ async def listening(settings: ServerSettings, home: Path, *, given_key: str | No
                 server_header=False,
             )
             server = _Server(config)
+            # From now on the kernel holds connections until they are taken, so that whoever is told the URL reaches it.
+            listener.listen(BACKLOG)
             task = asyncio.create_task(server.serve(sockets=[listener]))
             try:
                 yield Listening(_url(settings, tls=tls), services, services.access.first_key)
