@@ -11,9 +11,8 @@ import typer
 import agentenv.errors as errors
 from agentenv.config.login import Login, saved_login
 from agentenv.errors import AgentEnvError, CapabilityError, ConfigError, InfrastructureError
+from agentenv.paths import KEY_VARIABLE, SERVER_VARIABLE
 
-SERVER_VARIABLE = "AGENTENV_SERVER"
-KEY_VARIABLE = "AGENTENV_API_KEY"
 PATIENCE = 120.0
 """Seconds that an answer may take."""
 

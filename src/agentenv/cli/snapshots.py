@@ -8,21 +8,18 @@ from typing import Annotated
 import msgspec
 import typer
 
-from agentenv.cli import wishes
+from agentenv.cli import where, wishes
 from agentenv.cli.lazy import new_app
 from agentenv.cli.output import JsonFlag, console, print_json
 from agentenv.cli.sandboxes import SandboxId
-from agentenv.node import Node
 from agentenv.node.snapshots import Snapshot
-from agentenv.sandbox import AsyncSandbox
 from agentenv.units import format_size
 
 app = new_app("Takes, lists and deletes snapshots of sandboxes, and goes back to one.")
 
 
 async def _all() -> list[Snapshot]:
-    async with await Node.open() as node:
-        return await node.snapshots()
+    return await (await where.owner()).snapshots()
 
 
 def complete_snapshot() -> list[str]:
@@ -43,7 +40,7 @@ def create(
     """Keeps a sandbox as it is now; `agentenv shell --snapshot NAME` starts from it."""
 
     async def run() -> Snapshot:
-        return await (await AsyncSandbox.connect(sandbox)).snapshot(name, memory=memory)
+        return await (await where.sandbox(sandbox)).snapshot(name, memory=memory)
 
     taken = asyncio.run(run())
     if as_json:
@@ -82,10 +79,10 @@ def rm(names: Annotated[list[str], typer.Argument(help="Names or ids of snapshot
     """Deletes snapshots that have no children; what live sandboxes still use stays until they end."""
 
     async def run() -> None:
-        async with await Node.open() as node:
-            for name in names:
-                await node.delete_snapshot(name)
-                typer.echo(f"{name} deleted")
+        owner = await where.owner()
+        for name in names:
+            await owner.delete_snapshot(name)
+            typer.echo(f"{name} deleted")
 
     asyncio.run(run())
 
@@ -95,6 +92,6 @@ def rollback(sandbox: SandboxId, snapshot: SnapshotName, memory: wishes.KeepMemo
     """Puts a sandbox back to a snapshot: to its files, and to its processes where it holds them."""
 
     async def run() -> None:
-        await (await AsyncSandbox.connect(sandbox)).rollback(snapshot, memory=memory)
+        await (await where.sandbox(sandbox)).rollback(snapshot, memory=memory)
 
     asyncio.run(run())

@@ -16,9 +16,10 @@ from collections.abc import AsyncGenerator, Callable
 from functools import cache
 
 from agentenv.node import Node
+from agentenv.paths import HERE, SERVER_VARIABLE
 from agentenv.sandbox.loop_thread import LoopThread
 from agentenv.sandbox.owners import Owner, open_remote
-from agentenv.sandbox.remote.address import SERVER_VARIABLE, ServerAddress
+from agentenv.sandbox.remote.address import ServerAddress
 
 
 class Runtime:
@@ -133,7 +134,9 @@ os.register_at_fork(after_in_child=_after_fork)
 async def default_node(server: str | None = None, api_key: str | None = None) -> Owner:
     """The node of this process for the running event loop, opened on first use; or that of a server, by default AGENTENV_SERVER's.
 
+    `server` may be `HERE` ("local"), which is this machine whatever the variable says.
+
     Raises `ConfigError` for an address that is none, `Unauthenticated` without a key.
     """
     remote = server or os.environ.get(SERVER_VARIABLE)
-    return await runtime().node(ServerAddress.find(remote, api_key) if remote else None)
+    return await runtime().node(ServerAddress.find(remote, api_key) if remote and remote != HERE else None)

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from agentenv.errors import ConfigError, Unauthenticated
+from agentenv.paths import KEY_VARIABLE, SERVER_VARIABLE
 
-SERVER_VARIABLE = "AGENTENV_SERVER"
-KEY_VARIABLE = "AGENTENV_API_KEY"
 _PORTS = {"http": 80, "https": 443}
 
 

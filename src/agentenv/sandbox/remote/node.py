@@ -15,7 +15,7 @@ from agentenv.sandbox.host import Host
 from agentenv.sandbox.remote.address import ServerAddress
 from agentenv.sandbox.remote.client import ApiClient
 from agentenv.sandbox.remote.host import RemoteHost
-from agentenv.sandbox.remote.wire import PREFIX, Ended, Lease, RemoteSandbox
+from agentenv.sandbox.remote.wire import PREFIX, Ended, Lease, LogLine, Logs, RemoteSandbox
 from agentenv.sandbox.results import SandboxInfo
 
 _RENEWALS_PER_LEASE = 3
@@ -38,13 +38,19 @@ class RemoteNode:
         self._held: _Held | None = None
         self._leasing = asyncio.Lock()
 
-    async def create(self, request: SandboxRequest) -> RemoteHost:
-        """Starts a sandbox on the server. It ends at the latest when this process has not been heard of for the time of a lease.
+    @property
+    def address(self) -> ServerAddress:
+        """The server, and the key."""
+        return self._client.address
+
+    async def create(self, request: SandboxRequest, *, leased: bool = True) -> RemoteHost:
+        """Starts a sandbox on the server. If `leased`, it ends when this process has not been heard of for the time of a lease.
 
         Raises what `Node.create` raises, `QuotaExceeded`, `Unauthenticated`.
         """
-        lease = await self._lease()
-        headers = {"Idempotency-Key": secrets.token_hex(16), "X-AgentENV-Lease": lease.id}
+        headers = {"Idempotency-Key": secrets.token_hex(16)}
+        if leased:
+            headers["X-AgentENV-Lease"] = (await self._lease()).id
         known = await self._client.request("POST", f"{PREFIX}/sandboxes", RemoteSandbox, request, headers=headers)
         return await self._host(known, request)
 
@@ -61,6 +67,10 @@ class RemoteNode:
     async def kill(self, identifier: str) -> Exit:
         """Ends any sandbox of the key's tenant. Raises `NotFound`."""
         return (await self._client.request("DELETE", f"{PREFIX}/sandboxes/{identifier}", Ended)).exit
+
+    async def logs(self, identifier: str) -> list[LogLine]:
+        """What happened to a sandbox, the oldest first. Raises `NotFound`."""
+        return (await self._client.request("GET", f"/v2/sandboxes/{identifier}/logs?limit=1000", Logs)).logs
 
     async def snapshots(self) -> list[Snapshot]:
         """Every snapshot of the key's tenant, a parent before its children."""

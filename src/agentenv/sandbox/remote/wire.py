@@ -67,3 +67,18 @@ class Lease(msgspec.Struct, frozen=True):
 
     id: str
     seconds: float
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    """Something that happened to a sandbox; `timestamp` as in RFC 3339."""
+
+    timestamp: str
+    message: str
+    level: str
+    fields: Mapping[str, str] = {}
+
+
+class Logs(msgspec.Struct, frozen=True):
+    """Lines of the server about one sandbox, the oldest first."""
+
+    logs: list[LogLine]
