@@ -84,7 +84,7 @@ class Fleet:
         self._creating = Creating(settings, self._changes, catalogue, repeats, self._pools)
         self._branches = Branches(self._changes, catalogue)
         history = settings.history
-        self._gauges = Gauges(lambda: self._register, self.telemetry.uses, interval=history.interval, samples=history.samples)
+        self.gauges = Gauges(lambda: self._register, self.telemetry.uses, interval=history.interval, samples=history.samples)
         self._housekeeping = Housekeeping(self._changes, catalogue, database, repeats, settings.idle, history)
         self._tasks: set[asyncio.Task[None]] = set()
         self.leaving = False
@@ -111,7 +111,7 @@ class Fleet:
         """Ends every machine; paused sandboxes stay what they are."""
         self.leaving = True
         await self._housekeeping.close()
-        await self._gauges.close()
+        await self.gauges.close()
         await self._pools.close()
         for task in tuple(self._tasks):
             task.cancel()
@@ -268,9 +268,9 @@ class Fleet:
     async def samples(self, tenant: Tenant, sandbox_id: str) -> list[Sample]:
         """What a sandbox used, the oldest first; at least one measurement where it runs. Raises `NotFound`."""
         resident = self._register.owned(tenant.id, sandbox_id)
-        if not self._gauges.history(resident.id):
-            await self._gauges.now(resident)
-        return self._gauges.history(resident.id)
+        if not self.gauges.history(resident.id):
+            await self.gauges.now(resident)
+        return self.gauges.history(resident.id)
 
     # What the in-sandbox API, the proxy, builds and the dashboard need.
 

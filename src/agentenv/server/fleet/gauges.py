@@ -54,9 +54,16 @@ class History:
         """The samples, the oldest first."""
         size = len(self._values)
         for offset in range(0, size, _FIELDS):
-            start = (self._next + offset) % size
-            moment, cpu, memory, storage, processes = self._values[start : start + _FIELDS]
-            yield Sample(moment, cpu, int(memory), int(storage), int(processes))
+            yield self._at((self._next + offset) % size)
+
+    @property
+    def latest(self) -> Sample | None:
+        """The last one that was added."""
+        return self._at((self._next - _FIELDS) % len(self._values)) if self._values else None
+
+    def _at(self, start: int) -> Sample:
+        moment, cpu, memory, storage, processes = self._values[start : start + _FIELDS]
+        return Sample(moment, cpu, int(memory), int(storage), int(processes))
 
 
 @dataclass(slots=True)
@@ -99,6 +106,11 @@ class Gauges:
         """What was measured of a sandbox, the oldest first."""
         known = self._measured.get(sandbox)
         return list(known.history) if known else []
+
+    def latest(self, sandbox: str) -> Sample | None:
+        """The last measurement of a sandbox, None where it was not measured yet."""
+        known = self._measured.get(sandbox)
+        return known.history.latest if known else None
 
     async def now(self, resident: Resident) -> Sample | None:
         """A measurement of this moment, kept like the others; None when there is no machine to measure."""

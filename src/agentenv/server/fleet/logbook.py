@@ -12,12 +12,14 @@ from sqlalchemy import ColumnElement, delete, func, select
 from agentenv.monitoring.logs import logger
 from agentenv.server.database import Database
 from agentenv.server.database.batching import BatchWriter
-from agentenv.server.database.tables import LogRow
+from agentenv.server.database.tables import LogRow, SandboxRow
 
 Level = Literal["debug", "info", "warn", "error"]
 LEVELS: tuple[Level, ...] = ("debug", "info", "warn", "error")
 LONGEST = 16 << 10
 """Characters of one line; what is beyond is cut off."""
+LOOKED_THROUGH = 10_000
+"""Lines of all tenants among which the recent ones of one are looked for."""
 
 _log = logger(__name__)
 
@@ -75,6 +77,22 @@ class Logbook:
         async with self._database.read() as session:
             rows = await session.scalars(wanted.order_by(*order).limit(limit))
             return [LogLine(row.time, _level(row.level), row.message, row.fields) for row in rows]
+
+    async def recent(self, tenant: str, limit: int = 20) -> list[tuple[str, LogLine]]:
+        """The latest lines about a tenant's sandboxes, each with the sandbox's id, the latest first; only what is not long past."""
+        await self._writer.flush()
+        # Lines of other tenants may be all there is for long; the latest of all are looked through, not the whole table.
+        newest = select(func.coalesce(func.max(LogRow.id), 0)).scalar_subquery()
+        wanted = (
+            select(LogRow)
+            .join(SandboxRow, SandboxRow.id == LogRow.subject)
+            .where(SandboxRow.tenant == tenant, LogRow.id > newest - LOOKED_THROUGH)
+            .order_by(LogRow.id.desc())
+            .limit(limit)
+        )
+        async with self._database.read() as session:
+            rows = await session.scalars(wanted)
+            return [(row.subject, LogLine(row.time, _level(row.level), row.message, row.fields)) for row in rows]
 
     async def forget(self, before: float) -> None:
         """Removes what is older than `before` (unix seconds)."""
