@@ -35,6 +35,8 @@ class Services:
     catalogue: Catalogue
     fleet: Fleet
     builds: TemplateBuilds
+    closing: AsyncExitStack
+    """What parts of the server have opened: closed first."""
 
 
 @asynccontextmanager
@@ -59,7 +61,8 @@ async def open_services(settings: ServerSettings, home: Path, *, given_key: str 
         stack.push_async_callback(fleet.close)
         builds = await TemplateBuilds.open(fleet.node, ground, catalogue, fleet.logbook, directory)
         stack.push_async_callback(builds.close)
-        yield Services(settings, home, directory, ground, database, access, catalogue, fleet, builds)
+        closing = await stack.enter_async_context(AsyncExitStack())
+        yield Services(settings, home, directory, ground, database, access, catalogue, fleet, builds, closing)
 
 
 def _alone(directory: Path) -> Held:
@@ -73,43 +76,48 @@ def _alone(directory: Path) -> Held:
 
 
 def services_of(request: Request) -> Services:
-    """The services, for a route: `services: Given`."""
+    """The services of the application that a request is for."""
     return cast(Services, request.app.state.services)
 
 
-def authenticated(request: Request) -> Principal:
+async def authenticated(request: Request) -> Principal:
     """Who asks, for a route that any role may use: `principal: Reader`. Raises `Unauthenticated`."""
     principal = services_of(request).access.authenticate(Headers(raw=request.headers.raw))
     request.state.principal = principal
     return principal
 
 
-def user(principal: Annotated[Principal, Depends(authenticated)]) -> Principal:
+async def user(principal: Annotated[Principal, Depends(authenticated)]) -> Principal:
     """Who asks, for a route that changes something: `principal: User`. Raises `Forbidden` for a read-only key."""
     principal.require(Role.USER)
     return principal
 
 
-def administrator(principal: Annotated[Principal, Depends(authenticated)]) -> Principal:
+async def administrator(principal: Annotated[Principal, Depends(authenticated)]) -> Principal:
     """Who asks, for a route about a tenant's keys: `principal: Administrator`."""
     principal.require(Role.ADMIN)
     return principal
 
 
-def operator(principal: Annotated[Principal, Depends(authenticated)]) -> Principal:
+async def operator(principal: Annotated[Principal, Depends(authenticated)]) -> Principal:
     """Who asks, for a route about the whole server: `principal: Operator`."""
     principal.require_operator()
     return principal
 
 
-def overseer(principal: Annotated[Principal, Depends(authenticated)]) -> Principal:
+async def overseer(principal: Annotated[Principal, Depends(authenticated)]) -> Principal:
     """Who asks, for a route that only looks at the whole server: `principal: Overseer`."""
     if not principal.oversees:
         raise Forbidden("this is for the operator of the server.", remedy="Use a key of the operator's tenant.")
     return principal
 
 
-Given = Annotated[Services, Depends(services_of)]
+async def given(request: Request) -> Services:
+    """The services, for a route: `services: Given`. Like all of these a coroutine, since FastAPI runs plain functions in threads."""
+    return services_of(request)
+
+
+Given = Annotated[Services, Depends(given)]
 Reader = Annotated[Principal, Depends(authenticated)]
 User = Annotated[Principal, Depends(user)]
 Administrator = Annotated[Principal, Depends(administrator)]

@@ -147,6 +147,9 @@ class ServerSettings(Section):
     quotas: QuotaSettings = QuotaSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
     history: HistorySettings = HistorySettings()
+    runs: Path | None = None
+    """Where the training runs are that the dashboard and /runs show; left out, `runs` in the working directory, and all others that were
+    started on this machine."""
     docs: bool = True
     """Whether /docs and /openapi.json are served."""
 

@@ -36,6 +36,7 @@ class Catalogue:
         """Reads what there is, and makes sure of the built-in template `base` on `base_image`."""
         catalogue = cls(database)
         await catalogue._read()
+        await catalogue._forget_half_made()
         await catalogue._ensure_base(base_image)
         return catalogue
 
@@ -256,6 +257,12 @@ class Catalogue:
                 self._templates[row.id] = _template(row, tags.get(row.id, {}))
             for build in await session.scalars(select(BuildRow)):
                 self._builds[build.id] = _build(build)
+
+    async def _forget_half_made(self) -> None:
+        """Removes snapshots without a build: a crash came between the two."""
+        built = {build.template for build in self._builds.values()}
+        for template in [one for one in self._templates.values() if one.kind == "snapshot" and one.id not in built]:
+            await self.delete(template)
 
     async def _ensure_base(self, image: str) -> None:
         now = time.time()

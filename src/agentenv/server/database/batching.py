@@ -17,6 +17,8 @@ from agentenv.server.database.tables import Base
 MOST_WAITING = 20_000
 """Rows that wait at most; while the database does not answer, the oldest beyond are given up."""
 AT_ONCE = 500
+GATHERING = 0.1
+"""Seconds for which rows are gathered before they are written, unless somebody waits for them."""
 PATIENCE = 1.0
 """Seconds between two attempts while the database does not answer."""
 
@@ -28,11 +30,13 @@ class BatchWriter:
 
     def __init__(self, database: Database, table: type[Base]) -> None:
         self._database = database
-        self._table = table
+        self._name = table.__tablename__
+        self._insert = insert(table)
         self._waiting: deque[Mapping[str, Any]] = deque(maxlen=MOST_WAITING)
         self._news = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._hurry = asyncio.Event()
         self._closing = False
         self._task = asyncio.create_task(self._write_all())
 
@@ -45,11 +49,13 @@ class BatchWriter:
     async def flush(self) -> None:
         """Returns when nothing waits any more."""
         if not self._task.done():
+            self._hurry.set()
             await self._idle.wait()
 
     async def close(self) -> None:
         """Writes what waits, one attempt, and ends; idempotent."""
         self._closing = True
+        self._hurry.set()
         self._news.set()
         await asyncio.wait({self._task})
 
@@ -57,6 +63,7 @@ class BatchWriter:
         while not (self._closing and not self._waiting):
             await self._news.wait()
             self._news.clear()
+            await self._gather()
             while self._waiting:
                 batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), AT_ONCE))]
                 if not await self._write(batch):
@@ -66,13 +73,21 @@ class BatchWriter:
                     self._waiting.extendleft(reversed(batch))
                     await self._pause()
             self._idle.set()
+            if not self._closing:
+                self._hurry.clear()
+
+    async def _gather(self) -> None:
+        try:
+            async with asyncio.timeout(GATHERING):
+                await self._hurry.wait()
+        except TimeoutError:
+            return
 
     async def _write(self, batch: list[Mapping[str, Any]]) -> bool:
         try:
-            async with self._database.write() as session:
-                await session.execute(insert(self._table), batch)
+            await self._database.execute(self._insert, batch)
         except InfrastructureError as error:
-            _log.warning("server.rows_not_written", table=self._table.__tablename__, rows=len(batch), error=str(error))
+            _log.warning("server.rows_not_written", table=self._name, rows=len(batch), error=str(error))
             return False
         return True
 

@@ -78,7 +78,6 @@ class SandboxRow(Base):
     template: Mapped[str] = mapped_column(String(36))
     facts: Mapped[Json]
     snapshot: Mapped[str | None] = mapped_column(String(64))
-    machine: Mapped[str | None] = mapped_column(String(64))
     started: Mapped[float]
     paused: Mapped[float | None]
     ended: Mapped[float | None] = mapped_column(index=True)

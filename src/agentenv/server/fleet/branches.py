@@ -115,10 +115,6 @@ class Branches:
             return born
         machine = self.changes.node.get(born.id)
         machine.request = replace(machine.request, metadata={MARK: child.id})
-        try:
-            await self.changes.begin(child, born, timeout)
-        except AgentEnvError as error:
-            await self.changes.end(child, f"it could not start: {error}", "failed")
-            return error
+        self.changes.begin(child, born, timeout)
         self.changes.logbook.write(child.id, "forked from another sandbox", parent=child.facts.parent, machine=born.id)
         return child.view()

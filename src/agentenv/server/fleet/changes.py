@@ -44,15 +44,9 @@ class Changes:
     stored: Stored
     telemetry: Telemetry
 
-    async def begin(self, resident: Resident, handle: AsyncSandbox, timeout: float | None) -> None:
-        """A machine runs for it: from now on it is there for everybody. On failure the machine is ended."""
+    def begin(self, resident: Resident, handle: AsyncSandbox, timeout: float | None) -> None:
+        """A machine runs for it: from now on it is there for everybody."""
         resident.handle = handle
-        try:
-            await self.register.note(resident, State.RUNNING)
-        except BaseException:
-            resident.handle = None
-            await handle.kill()
-            raise
         self.telemetry.up(handle.timings)
         self._runs(resident, timeout)
 

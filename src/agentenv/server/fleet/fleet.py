@@ -103,7 +103,7 @@ class Fleet:
             await fleet.close()
             raise
         fleet._pools.start()
-        fleet._gauges.start()
+        fleet.gauges.start()
         fleet._housekeeping.start()
         return fleet
 

@@ -18,7 +18,6 @@ from agentenv.server.fleet.records import State
 from agentenv.server.fleet.register import Register, restored
 
 REASONS = {
-    State.CREATING: "the server ended while it was being created",
     State.RUNNING: "the server ended, and its machines with it",
     State.PAUSING: "the server ended before it was paused",
     State.PAUSED: "its files are not there any more",

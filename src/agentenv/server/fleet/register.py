@@ -6,13 +6,26 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sqlalchemy import select, update
+from sqlalchemy import bindparam, insert, select, update
 
 from agentenv.errors import NotFound
 from agentenv.server.database import Database
 from agentenv.server.database.tables import SandboxRow
 from agentenv.server.fleet.records import Facts, State
 from agentenv.server.fleet.resident import Resident
+
+_INSERT = insert(SandboxRow)
+# What has ended stays ended, whatever was under way.
+_UPDATE = (
+    update(SandboxRow)
+    .where(SandboxRow.id == bindparam("resident"), SandboxRow.ended.is_(None))
+    .values({name: bindparam(name) for name in ("state", "facts", "snapshot", "started", "paused")})
+)
+_END = (
+    update(SandboxRow)
+    .where(SandboxRow.id == bindparam("resident"))
+    .values(state=State.ENDED.value, ended=bindparam("ended"), reason=bindparam("reason"), snapshot=None)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +68,9 @@ class Register:
         return found
 
     async def plan(self, *residents: Resident) -> None:
-        """Writes down sandboxes that are about to be created."""
-        async with self._database.write() as session:
-            session.add_all(_row(resident) for resident in residents)
+        """Writes down sandboxes that are about to be created. They are noted as running at once: whether or not their machines came up
+        before a crash makes no difference after it, when those are gone."""
+        await self._database.execute(_INSERT, [_row(resident) for resident in residents])
         for resident in residents:
             self._residents[resident.id] = resident
 
@@ -66,33 +79,25 @@ class Register:
         self._residents[resident.id] = resident
 
     async def note(self, resident: Resident, state: State) -> None:
-        """Writes a sandbox's coming state with its snapshot and machine; `resident.state` is the caller's to set, before or after."""
-        machine = resident.handle.id if resident.handle else None
-        async with self._database.write() as session:
-            wanted = update(SandboxRow).where(SandboxRow.id == resident.id, SandboxRow.ended.is_(None))
-            await session.execute(
-                wanted.values(
-                    state=state.value,
-                    facts=resident.facts.to_json()
-                    | {
-                        "pause_mode": resident.pause_mode,
-                        "without_memory": resident.by_wish_without_memory,
-                        "memory_kept": resident.memory_kept,
-                    },
-                    snapshot=resident.snapshot,
-                    machine=machine,
-                    started=resident.started,
-                    paused=resident.paused,
-                )
-            )
+        """Writes a sandbox's coming state with what is known of it; `resident.state` is the caller's to set, before or after."""
+        await self._database.execute(
+            _UPDATE,
+            {
+                "resident": resident.id,
+                "state": state.value,
+                "facts": resident.facts.to_json() | _pause_facts(resident),
+                "snapshot": resident.snapshot,
+                "started": resident.started,
+                "paused": resident.paused,
+            },
+        )
 
     async def end(self, resident: Resident, reason: str) -> None:
         """Writes that it is no more. From then on it is not found, even if the database does not answer."""
         resident.state = State.ENDED
-        self._residents.pop(resident.id, None)
-        async with self._database.write() as session:
-            wanted = update(SandboxRow).where(SandboxRow.id == resident.id)
-            await session.execute(wanted.values(state=State.ENDED.value, ended=time.time(), reason=reason, snapshot=None, machine=None))
+        planned = self._residents.pop(resident.id, None) is not None
+        if planned:
+            await self._database.execute(_END, {"resident": resident.id, "ended": time.time(), "reason": reason})
 
     async def unfinished(self) -> list[SandboxRow]:
         """The rows of those that an earlier server did not end."""
@@ -134,17 +139,16 @@ def _pause_facts(resident: Resident) -> dict[str, object]:
     }
 
 
-def _row(resident: Resident) -> SandboxRow:
-    return SandboxRow(
-        id=resident.id,
-        tenant=resident.tenant,
-        state=State.CREATING.value,
-        template=resident.facts.template,
-        facts=resident.facts.to_json(),
-        snapshot=None,
-        machine=None,
-        started=resident.started,
-        paused=None,
-        ended=None,
-        reason=None,
-    )
+def _row(resident: Resident) -> dict[str, object]:
+    return {
+        "id": resident.id,
+        "tenant": resident.tenant,
+        "state": State.RUNNING.value,
+        "template": resident.facts.template,
+        "facts": resident.facts.to_json(),
+        "snapshot": None,
+        "started": resident.started,
+        "paused": None,
+        "ended": None,
+        "reason": None,
+    }
