@@ -37,6 +37,8 @@ COMMANDS: dict[str, Entry] = {
     "kill": Entry("agentenv.cli.sandboxes:kill", "Ends sandboxes.", _SANDBOXES),
     "snapshot": Entry("agentenv.cli.snapshots:app", "Takes, lists and deletes snapshots, and goes back to one.", _SANDBOXES),
     "image": Entry("agentenv.cli.images:app", "Pulls, lists, refreshes, exports and removes images.", _SANDBOXES),
+    "build": Entry("agentenv.cli.templates:build", "Builds a template from a Dockerfile.", _SANDBOXES),
+    "template": Entry("agentenv.cli.templates:app", "Lists, shows, builds anew and removes templates.", _SANDBOXES),
     "env": Entry("agentenv.cli.environments:app", "Lists the environments that a configuration can name.", _TRAINING),
     "train": Entry("agentenv.cli.train:train", "Trains an agent in isolated sandboxes, as a configuration says.", _TRAINING),
     "evaluate": Entry("agentenv.cli.train:evaluate", "Plays episodes with what a training has learned.", _TRAINING),

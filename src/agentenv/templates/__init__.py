@@ -5,7 +5,7 @@ which is found again when the same is to be done to the same files.
 from agentenv.node.templates import Startup, TemplateRecord
 from agentenv.templates.build import Options
 from agentenv.templates.journal import BuildLine
-from agentenv.templates.template import Built, Wanted, build_plan, build_template, delete_template
+from agentenv.templates.template import Built, Wanted, build_plan, build_template, delete_template, rebuild_template
 
 __all__ = [
     "BuildLine",
@@ -17,4 +17,5 @@ __all__ = [
     "build_plan",
     "build_template",
     "delete_template",
+    "rebuild_template",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,7 +34,7 @@ from agentenv.templates.steps import Prepared, key_of, prepare_copy, prepare_run
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What a stage may begin with that has no name here: a snapshot with its environment, user and directory."""
+    """A snapshot that a stage begins with, with its environment, user and directory; `name` is for people."""
 
     snapshot: str
     state: State
@@ -45,8 +45,8 @@ class Base:
 class Options:
     """How to build: `args` are the values of ARGs, `target` the last stage, without `cache` every step is done anew.
 
-    `network`: whether commands reach the outside world. `resources` are those of the sandboxes that steps run in. `bases` are what stages
-    may begin with besides images and templates, by the names that stages have for them.
+    `network`: whether commands reach the outside world. `resources` are those of the sandboxes that steps run in. `bases` is asked first
+    what the name of a base means; it may refuse one with `ConfigError`, and None is "what it always means".
     """
 
     isolation: str = "auto"
@@ -55,7 +55,7 @@ class Options:
     cache: bool = True
     network: bool = True
     resources: Resources = field(default_factory=Resources)
-    bases: Mapping[str, Base] = field(default_factory=dict)
+    bases: Callable[[str], Base | str | None] = lambda name: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +127,15 @@ class Builder:
             found = await self._stages[base]
             return replace(found, state=replace(found.state, args={}, shell=SHELL))
         self._log(BuildLine(f"[{stage.name}] FROM {base}", step="base"))
-        if (given := self._options.bases.get(base)) is not None:
+        given = self._options.bases(base)
+        if isinstance(given, Base):
             return await self._on_snapshot(given)
-        if base.startswith(SCHEME):
-            record = await asyncio.to_thread(self._node.templates.find, base)
+        reference = given or (base if stage.verbatim else image_reference(base))
+        if reference.startswith(SCHEME):
+            record = await asyncio.to_thread(self._node.templates.find, reference)
             return await self._on_snapshot(
                 Base(record.snapshot, State(record.env, {}, record.user, record.cwd, facts=record.facts), record.base)
             )
-        reference = base if stage.verbatim else image_reference(base)
         image = await self._node.image(reference)
         key = key_of("image", image.image, fingerprint(image), self._options.isolation)
         return Position(key, image.image, None, State.of_image(image), reference)

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentenv.errors import ConfigError
 from agentenv.images.oci import Reference
-from agentenv.node.templates import Startup
+from agentenv.node.templates import SCHEME, Startup
 from agentenv.templates.plan import Copy, Plan, Run, SetEnv, SetShell, SetUser, Stage, Step, Workdir
 from agentenv.templates.stages import OWN
 
@@ -43,11 +43,11 @@ def plan_of(build: Mapping[str, Any], base: str, *, on_template: bool = False) -
 
 
 def base_of(build: Mapping[str, Any]) -> tuple[str, bool]:
-    """The base that a build's body names, and whether that is a template (by name or id). Raises `ConfigError`."""
+    """The base that a build's body names, and whether that is a template (`template:` and its name or id). Raises `ConfigError`."""
     image, template = build.get("fromImage"), build.get("fromTemplate")
     if bool(image) == bool(template):
         raise ConfigError("a build starts from an image or from a template", remedy="Give one of fromImage and fromTemplate.")
-    return (str(template), True) if template else (_image(str(image)), False)
+    return (f"{SCHEME}{template}", True) if template else (registry_image(str(image)), False)
 
 
 def startup_of(build: Mapping[str, Any]) -> Startup:
@@ -71,8 +71,11 @@ def check_hash(value: object, number: int = 0) -> str:
     return value
 
 
-def _image(name: str) -> str:
-    """An image of a registry, or one of ours: who builds over the network names no file, daemon or kept image of this machine."""
+def registry_image(name: str) -> str:
+    """An image of a registry, or one of AgentENV's own: who builds over the network names no file, daemon or kept image of this machine.
+
+    Raises `ConfigError`.
+    """
     if name in OWN:
         return name
     reference = Reference.from_docker(name)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from agentenv.errors import AgentEnvError, BuildFailed
+from agentenv.errors import AgentEnvError, BuildFailed, ConfigError
 from agentenv.isolation.contract import Resources
 from agentenv.node import Node
 from agentenv.node.templates import Startup, TemplateRecord, split_name
@@ -88,6 +88,21 @@ async def build_template(
     record = record_of(label, tag, built, wanted.resources, options, _source(directory, file, options))
     await asyncio.to_thread(node.templates.put, record)
     return record
+
+
+async def rebuild_template(node: Node, record: TemplateRecord, *, cache: bool = True, log: Log = lambda line: None) -> TemplateRecord:
+    """Builds a template from where it was built the last time, on what its base means now.
+
+    Raises `ConfigError` for one that was not built from a Dockerfile on this machine, and what `build_template` raises.
+    """
+    source = record.source
+    if not source.get("dockerfile"):
+        raise ConfigError(f"{record.label} was not built from a Dockerfile on this machine", remedy="Build it where it came from.")
+    args = {key.removeprefix("arg:"): value for key, value in source.items() if key.startswith("arg:")}
+    options = Options(isolation=record.isolation or "auto", args=args, target=source.get("target") or None, cache=cache)
+    wanted = Wanted(record.startup, record.resources)
+    directory, dockerfile = Path(source["directory"]), Path(source["dockerfile"])
+    return await build_template(directory, record.label, node=node, dockerfile=dockerfile, options=options, wanted=wanted, log=log)
 
 
 def record_of(name: str, tag: str, built: Built, resources: Resources, options: Options, source: Mapping[str, str]) -> TemplateRecord:

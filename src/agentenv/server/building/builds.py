@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from agentenv.errors import AgentEnvError, BuildFailed, ConfigError, InvalidState
-from agentenv.images.oci import Reference
-from agentenv.images.oci.registry import is_insecure, is_local
 from agentenv.isolation.contract import Resources
 from agentenv.monitoring.logs import logger
 from agentenv.node import Node
 from agentenv.server.access import Tenant
+from agentenv.server.building.bases import Bases
 from agentenv.server.building.uploads import Uploads
 from agentenv.server.catalogue import Build, Catalogue, Recipe, Template
 from agentenv.server.fleet.ground import Ground
 from agentenv.server.fleet.logbook import Logbook
 from agentenv.templates import BuildLine, Built, Options, Wanted, build_plan
 from agentenv.templates.build import Base
-from agentenv.templates.e2b import base_of, file_hashes, plan_of, startup_of
-from agentenv.templates.material import Material
-from agentenv.templates.state import State
+from agentenv.templates.dockerfile import parse
+from agentenv.templates.e2b import base_of, check_hash, file_hashes, plan_of, startup_of
+from agentenv.templates.material import Material, unpacked
+from agentenv.templates.plan import Plan
+from agentenv.templates.stages import needed_stages, target_stage
 
 AT_ONCE = 2
 """Builds that run at the same time; the others wait."""
-
-BASE_IMAGE = "docker.io/e2bdev/base"
-"""What E2B's builder begins with where nobody says otherwise; here that is the server's own template `base`."""
 
 _log = logger(__name__)
 
@@ -46,6 +45,7 @@ class TemplateBuilds:
         self._tags: dict[str, tuple[str, ...]] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self._turns = asyncio.Semaphore(AT_ONCE)
+        self._bases = Bases(catalogue, ground)
         self._closing = False
 
     @classmethod
@@ -78,15 +78,18 @@ class TemplateBuilds:
         """
         if build.status != "waiting" or build.id in self._running or self._closing:
             raise InvalidState(f"build {build.id} was started before.", remedy="Request another build.")
-        options, plan_base, on_template = self._base(tenant, body)
-        plan = plan_of(body, plan_base, on_template=on_template)
-        archives = {name: self._uploaded(tenant, name) for name in file_hashes(body)}
+        options = Options(
+            isolation=self._ground.backend,
+            network=self._ground.internet,
+            cache=not body.get("force"),
+            resources=self._ground.limits(build.recipe.resources, Resources(pids=None)),
+            bases=lambda name: self._bases.find(tenant, name),
+        )
+        order = self._of_dockerfile(tenant, body, options) if body.get("dockerfile") else self._of_steps(tenant, body, options)
         wanted = Wanted(startup_of(body), build.recipe.resources)
-        options = replace(options, resources=self._ground.limits(build.recipe.resources, Resources(pids=None)))
         await self._catalogue.set_build(build, "building")
-        material, log = Material(archives=archives), _Teller(self._logbook, build.id)
-        work = self._build(template, build, lambda: build_plan(self._node, plan, material, options, wanted, log))
-        self._running[build.id] = task = asyncio.create_task(work)
+        task = asyncio.create_task(self._build(template, build, order, wanted))
+        self._running[build.id] = task
         task.add_done_callback(lambda _: self._running.pop(build.id, None))
 
     async def cancel(self, build: Build) -> None:
@@ -95,32 +98,19 @@ class TemplateBuilds:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def _base(self, tenant: Tenant, body: Mapping[str, Any]) -> tuple[Options, str, bool]:
-        """What a build begins with: options that know it, its name, and whether it is a template that has a user and a directory."""
-        name, is_template = base_of(body)
-        cached = not body.get("force")
-        options = Options(isolation=self._ground.backend, network=self._ground.internet, cache=cached)
-        if not is_template and name.partition(":")[0] == BASE_IMAGE:
-            name, is_template = "base", True
-        if not is_template:
-            self._require_allowed(name)
-            return options, name, False
-        chosen = self._catalogue.choose(tenant.id, name)
-        recipe, image = chosen.build.recipe, chosen.build.image
-        if chosen.build.snapshot is None:
-            return options, image or self._ground.image, False
-        state = State(dict(recipe.env), {}, recipe.user, recipe.cwd or f"/home/{recipe.user}")
-        base = Base(chosen.build.snapshot, state, f"template:{chosen.template.name or chosen.template.id}")
-        return replace(options, bases={base.name: base}), base.name, True
+    def _of_steps(self, tenant: Tenant, body: Mapping[str, Any], options: Options) -> _Order:
+        base, is_template = base_of(body)
+        begun = is_template and isinstance(self._bases.find(tenant, base), Base)
+        plan = plan_of(body, base, on_template=begun)
+        return _Order(plan, options, archives={name: self._uploaded(tenant, name) for name in file_hashes(body)})
 
-    def _require_allowed(self, name: str) -> None:
-        """This machine's own services are not reached through a build, but for registries that whoever runs the server has named."""
-        reference = Reference.parse(name)
-        if reference is not None and is_local(reference.registry) and not is_insecure(reference.registry):
-            raise ConfigError(
-                f"the registry {reference.registry} is not to be used here",
-                remedy="Whoever runs the server can name it in AGENTENV_INSECURE_REGISTRIES.",
-            )
+    def _of_dockerfile(self, tenant: Tenant, body: Mapping[str, Any], options: Options) -> _Order:
+        plan = parse(str(body["dockerfile"]))
+        target = target_stage(plan, body.get("target"))
+        needed_stages(plan, target, {})
+        options = replace(options, args=body.get("args") or {}, target=target.name)
+        context = body.get("context")
+        return _Order(plan, options, context=self._uploaded(tenant, check_hash(context)) if context else None)
 
     def _uploaded(self, tenant: Tenant, name: str) -> Path:
         path = self.uploads.find(tenant.id, name)
@@ -128,10 +118,13 @@ class TemplateBuilds:
             raise ConfigError(f"the files {name} were not uploaded", remedy="Upload them to the link of /templates/{id}/files/{hash}.")
         return path
 
-    async def _build(self, template: Template, build: Build, work: Callable[[], Awaitable[Built]]) -> None:
+    async def _build(self, template: Template, build: Build, order: _Order, wanted: Wanted) -> None:
         try:
-            async with self._turns:
-                built = await work()
+            with ExitStack() as held:
+                async with self._turns:
+                    material = await asyncio.to_thread(order.material, held)
+                    log = _Teller(self._logbook, build.id)
+                    built = await build_plan(self._node, order.plan, material, order.options, wanted, log)
             await self._finish(template, build, built)
         except AgentEnvError as error:
             step = error.step if isinstance(error, BuildFailed) else ""
@@ -156,6 +149,22 @@ class TemplateBuilds:
         self._tags.pop(build.id, None)
         self._logbook.write(build.id, reason, level="error", step=step)
         await self._catalogue.set_build(build, "error", reason=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """One build: its plan, how it is built, and what it copies from."""
+
+    plan: Plan
+    options: Options
+    archives: Mapping[str, Path] = field(default_factory=dict)
+    context: Path | None = None
+
+    def material(self, held: ExitStack) -> Material:
+        """The files, unpacked until `held` is closed where they are one archive."""
+        if self.context is None:
+            return Material(archives=self.archives)
+        return Material.of_directory(held.enter_context(unpacked(self.context)))
 
 
 class _Teller:

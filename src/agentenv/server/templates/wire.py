@@ -74,6 +74,14 @@ class StartBuild(Body):
     steps: Annotated[list[Step], Field(max_length=400)] = []
     startCmd: str | None = None
     readyCmd: str | None = None
+    dockerfile: Annotated[str, Field(max_length=1 << 20)] | None = None
+    """Our own: a Dockerfile in the place of base and steps."""
+    context: Annotated[str, Field(max_length=128)] | None = None
+    """Our own: the hash under which the Dockerfile's directory was uploaded."""
+    target: Annotated[str, Field(max_length=128)] | None = None
+    """Our own: the Dockerfile's last stage."""
+    args: dict[str, str] = {}
+    """Our own: values for the Dockerfile's ARGs."""
 
     def to_build(self) -> dict[str, Any]:
         """As the builder takes it. Raises `Unsupported`."""
