@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.machines import small_root
+from tests.conditions import more_in_soak
+from tests.machines import obtain_or_skip, shared_store, small_root
 from tests.sandbox.conftest import real_node
 
 from agentenv.errors import CapabilityError, InvalidState, NotFound
@@ -18,7 +19,7 @@ from agentenv.node import Node
 from agentenv.sandbox import AsyncSandbox
 
 COUNTER = "n=0; while :; do n=$((n+1)); [ ! -e /root/say ] || read said < /root/say; echo $n $said > /tmp/count; sleep 0.01; done"
-BACKENDS = ["gvisor"]
+BACKENDS = more_in_soak(["gvisor"], ["qemu", "firecracker"])
 
 
 @pytest.fixture(scope="session")
@@ -36,9 +37,13 @@ class Counting:
 
 
 @pytest.fixture(params=BACKENDS)
-def isolation(request: pytest.FixtureRequest) -> str:
+def isolation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A backend that can write memory down and works here."""
     name = str(request.param)
+    if name in ("qemu", "firecracker"):
+        obtain_or_skip("kernel")
+        obtain_or_skip(name)
+        monkeypatch.setenv("AGENTENV_ARTEFACTS", str(shared_store().directory))
     found = next((probe for probe in probe_all() if probe.backend == name), None)
     if found is None or not found.usable:
         pytest.skip(f"no {name} here: {found.reason if found else 'not installed'}")
