@@ -106,6 +106,14 @@ async def test_less_memory_than_it_had_is_taken_by_the_balloon(tiny: BackendYard
     checkpoint = await tiny.checkpoint()
     machine = await tiny.backend.restore(tiny.spec(resources=Resources(memory=12 * MIB)), checkpoint)
     assert (await machine.vm.balloon()).target_mib == MEMORY - 12
+    await machine.pause()
+    again = await tiny.vms.checkpoint(machine.vm)
+    same = await tiny.backend.restore(tiny.spec(), again)
+    assert (await same.vm.balloon()).target_mib == MEMORY - 12
+    await same.pause()  # the tiny guest has no agent that could be asked
+    assert (await same.usage()).memory_limit == 12 * MIB
+    more = await tiny.backend.restore(tiny.spec(resources=Resources(memory=MEMORY * MIB)), again)
+    assert (await more.vm.balloon()).target_mib == 0
 
 
 async def test_what_the_checkpoint_is_not_of_is_refused(tiny: BackendYard, tmp_path: Path) -> None:
