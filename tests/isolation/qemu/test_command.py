@@ -70,6 +70,6 @@ def test_processors(cpu: float | None, count: int) -> None:
     assert processors(Resources(cpu=cpu)) == count
 
 
-@pytest.mark.parametrize(("asked", "given"), [(None, DEFAULT_MEMORY), (100_000_000, 99_999_744), (1 << 30, 1 << 30)])
-def test_memory_is_whole_pages(asked: int | None, given: int) -> None:
+@pytest.mark.parametrize(("asked", "given"), [(None, DEFAULT_MEMORY), (100_000_000, 96 << 20), (1 << 30, 1 << 30)])
+def test_memory_is_whole_mebibytes(asked: int | None, given: int) -> None:
     assert memory(Resources(memory=asked)) == given

@@ -22,7 +22,7 @@ FIRST_PORTS = 4
 TRANSLATIONS_MIB = 64
 """Memory for translated code, where the processor is emulated."""
 
-_PAGE = 4096
+_MIB = 1 << 20
 _BASE = ("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none")
 
 # What QEMU never needs once it runs; its own filter of system calls refuses it.
@@ -56,8 +56,8 @@ def processors(resources: Resources) -> int:
 
 
 def memory(resources: Resources) -> int:
-    """Bytes of memory of a machine with `resources`, whole pages."""
-    return (resources.memory or DEFAULT_MEMORY) // _PAGE * _PAGE
+    """Bytes of memory of a machine with `resources`: at least so many, in whole MiB, as QEMU would round them as well."""
+    return math.ceil((resources.memory or DEFAULT_MEMORY) / _MIB) * _MIB
 
 
 @dataclass(frozen=True, slots=True)
