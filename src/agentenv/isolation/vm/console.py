@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_OOM = re.compile(r"[Oo]ut of memory: Killed process \d+ \((?P<name>.*?)\)")  # mm/oom_kill.c
+_OOM = re.compile(r"[Oo]ut of memory: Killed process \d+ \((?P<name>.*)\) total-vm")  # mm/oom_kill.c
 _PANIC = re.compile(r"Kernel panic - not syncing: (?P<why>.*)")  # kernel/panic.c
 
 
