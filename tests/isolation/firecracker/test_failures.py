@@ -208,7 +208,6 @@ async def test_a_restore_that_is_given_up_at_any_moment(vms: VmYard, checkpoint:
     assert broken_off
     vm = await vms.load(checkpoint)
     await counts_beyond(vm, 1)
-    await vms.launcher.close()
 
 
 async def test_a_checkpoint_that_is_given_up_leaves_an_empty_directory(vms: VmYard) -> None:
