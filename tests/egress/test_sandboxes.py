@@ -54,9 +54,9 @@ def machines(monkeypatch: pytest.MonkeyPatch) -> Path:
     return shared_cache()
 
 
-def on(*backends: str) -> pytest.MarkDecorator:
-    marks = [pytest.mark.skipif(name in UNUSABLE, reason=f"no {name} here: {UNUSABLE.get(name)}") for name in backends]
-    return pytest.mark.parametrize("isolation", [pytest.param(name, marks=mark) for name, mark in zip(backends, marks, strict=True)])
+def backend(name: str, *marks: pytest.MarkDecorator) -> object:
+    """A parameter of a test: a backend, skipped with the reason where it does not run."""
+    return pytest.param(name, marks=[pytest.mark.skipif(name in UNUSABLE, reason=f"no {name} here: {UNUSABLE.get(name)}"), *marks])
 
 
 def in_lab(
@@ -136,7 +136,7 @@ async def attack_everything(lab: Lab, node: Node, isolation: str, **wishes: obje
             servers.communicate()
 
 
-@on("namespace", "gvisor")
+@pytest.mark.parametrize("isolation", [backend("namespace"), backend("gvisor", pytest.mark.soak)])
 def test_an_attacker_gets_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, isolation: str) -> None:
     in_lab(tmp_path, monkeypatch, lambda lab, node: attack_everything(lab, node, isolation))
 
@@ -151,7 +151,7 @@ def test_an_attacker_who_is_root_in_a_virtual_machine_gets_nowhere(tmp_path: Pat
     in_lab(tmp_path, monkeypatch, scenario, machines)
 
 
-@on("namespace")
+@pytest.mark.parametrize("isolation", [backend("namespace")])
 def test_rules_are_kept_and_changed_through_a_sandboxes_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, isolation: str) -> None:
     async def scenario(lab: Lab, node: Node) -> None:
         closed = f"TLS: TLSV1_ALERT_ACCESS_DENIED|reached: {PUBLIC} good.example"
