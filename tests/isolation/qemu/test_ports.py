@@ -69,6 +69,7 @@ async def test_all_in_use_is_said_at_once_in_the_loop_and_waited_for_elsewhere(t
     found: list[int] = []
     thread = threading.Thread(target=lambda: found.append(taken_of(ports, sockets)))
     thread.start()
+    ports.changed(9, False)
     ports.changed(9, True)
     await asyncio.to_thread(thread.join)
     assert found == [9]
@@ -82,6 +83,16 @@ async def test_whoever_waits_is_told_when_the_machine_ends(tmp_path: Path, socke
     with pytest.raises((InvalidState, OSError)):
         await waiting
     assert not [number for number in range(1, MOST_PORTS + 1) if port_path(tmp_path, number).exists()]
+
+
+async def test_that_a_port_is_open_does_not_make_it_free(tmp_path: Path, sockets: list[socket.socket]) -> None:
+    ports = Ports(tmp_path, 3, (1,))
+    for number in (1, 2, 3):
+        ports.changed(number, True)
+    assert ports.free == (1,)
+    ports.changed(3, False)
+    ports.changed(3, True)
+    assert ports.free == (1, 3)
 
 
 async def test_readiness(tmp_path: Path) -> None:

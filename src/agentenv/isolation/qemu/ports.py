@@ -1,6 +1,7 @@
 """The virtio-serial ports of one machine, each of which is one connection to the agent at a time.
 
-A port that was left may be used again when the guest has noticed: it closes and opens its end, of which QEMU tells. Ports that the machine
+A port that was left may be used again when the guest has noticed: it closes and opens its end, of which QEMU tells. That it is open says
+nothing by itself: a copy's QEMU begins with it, also of a port over which the guest believes to have a conversation. Ports that the machine
 does not have yet can be connected to all the same: QEMU takes the connection, and the agent finds it when the port is plugged in.
 """
 
@@ -29,13 +30,14 @@ class Ports:
     """Belongs to the event loop in which it is made; `take` may be called from any thread."""
 
     def __init__(self, directory: Path, plugged: int, free: Collection[int]) -> None:
-        """The machine has the ports 1 to `plugged`; `free` are those that the guest has open."""
+        """The machine has the ports 1 to `plugged`; a copy's guest has `free` open and unused, a fresh machine's opens all."""
         self.directory = directory
         self._plug: Callable[[int], Coroutine[Any, Any, None]] | None = None
         self._plugging: set[asyncio.Task[None]] = set()
         self._ready = asyncio.Event()
         self._plugged = plugged
         self._free = set(free)
+        self._left = set() if free else set(range(1, plugged + 1))  # by the guest, which will open them again
         self._changed = threading.Condition()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -65,12 +67,14 @@ class Ports:
     def changed(self, number: int, is_open: bool) -> None:
         """The guest has opened or closed its end of a port."""
         with self._changed:
-            if is_open:
+            if not is_open:
+                self._free.discard(number)
+                self._left.add(number)
+            elif number in self._left:
+                self._left.remove(number)
                 self._free.add(number)
                 self._changed.notify_all()
                 self._ready.set()
-            else:
-                self._free.discard(number)
 
     def take(self, *, last: bool = False) -> socket.socket:
         """A connection to the agent. With `last` it may be over the last free port.
