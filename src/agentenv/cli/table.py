@@ -30,6 +30,7 @@ COMMANDS: dict[str, Entry] = {
     "pause": Entry("agentenv.cli.sandboxes:pause", "Freezes a sandbox.", _SANDBOXES),
     "resume": Entry("agentenv.cli.sandboxes:resume", "Lets a paused sandbox go on.", _SANDBOXES),
     "kill": Entry("agentenv.cli.sandboxes:kill", "Ends sandboxes.", _SANDBOXES),
+    "network": Entry("agentenv.cli.network:app", "Changes what a sandbox may reach, and shows what it was refused.", _SANDBOXES),
     "snapshot": Entry("agentenv.cli.snapshots:app", "Takes, lists and deletes snapshots, and goes back to one.", _SANDBOXES),
     "image": Entry("agentenv.cli.images:app", "Lists, adds and removes images.", _SANDBOXES),
     "env": Entry("agentenv.cli.environments:app", "Lists the environments that a configuration can name.", _TRAINING),
