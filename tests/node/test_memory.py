@@ -233,6 +233,7 @@ async def test_a_disk_takes_the_place_of_the_one_before(memory_node: Node, holde
 
 
 @pytest.mark.parametrize("disk", [True], indirect=True)
-async def test_a_machine_with_a_disk_is_told_its_machine_id(memory_node: Node, holder: NodeSandbox) -> None:
+async def test_a_machine_with_a_disk_is_flushed_and_told_its_machine_id(memory_node: Node, holder: NodeSandbox) -> None:
     (child,) = born(await holder.fork(1))
+    assert machine(holder).said[0][1]["disk"] is True
     assert len(machine(child).said[0][1]["machine_id"]) == 32

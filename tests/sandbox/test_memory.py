@@ -15,8 +15,12 @@ from tests.sandbox.conftest import real_node
 
 from agentenv.errors import CapabilityError, InvalidState, NotFound
 from agentenv.isolation import probe_all
+from agentenv.isolation.contract import Timeouts
 from agentenv.node import Node
 from agentenv.sandbox import AsyncSandbox
+
+PATIENT = Timeouts(startup=240.0)
+"""For machines without a processor that runs them, beside other tests."""
 
 COUNTER = "n=0; while :; do n=$((n+1)); [ ! -e /root/say ] || read said < /root/say; echo $n $said > /tmp/count; sleep 0.01; done"
 BACKENDS = more_in_soak(["gvisor"], ["qemu", "firecracker"])
@@ -53,7 +57,7 @@ def isolation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 async def counting(node: Node, image: str, isolation: str) -> AsyncIterator[Counting]:
-    async with await AsyncSandbox.create(image, isolation=isolation, node=node) as sandbox:
+    async with await AsyncSandbox.create(image, isolation=isolation, node=node, timeouts=PATIENT) as sandbox:
         await sandbox.files.write("/root/file", "the same")
         handle = await sandbox.commands.run(["bash", "-c", COUNTER], background=True)
         await reached(sandbox, 10)
@@ -152,7 +156,7 @@ async def test_a_command_that_was_waited_for_runs_on_in_a_copy_and_can_be_found_
         continue
     pid = next(entry.pid for entry in known if entry.pid != counting.pid)
     snapshot = await sandbox.snapshot()
-    async with await AsyncSandbox.create(snapshot=snapshot, env={"GIVEN": "anew"}, node=node) as copy:
+    async with await AsyncSandbox.create(snapshot=snapshot, env={"GIVEN": "anew"}, node=node, timeouts=PATIENT) as copy:
         assert {entry.pid for entry in await copy.commands.list()} == {counting.pid, pid}
         handle = await copy.commands.connect(pid)
         await copy.files.write("/root/go", "")
@@ -167,15 +171,15 @@ async def test_a_command_that_was_waited_for_runs_on_in_a_copy_and_can_be_found_
 async def test_a_snapshot_with_memory_also_gives_its_files_only(counting: Counting, node: Node, isolation: str) -> None:
     both, only = f"both-{isolation}", f"files-{isolation}"
     snapshot = await counting.sandbox.snapshot(both)
-    async with await AsyncSandbox.create(snapshot=both, memory=False, isolation=isolation, node=node) as fresh:
+    async with await AsyncSandbox.create(snapshot=both, memory=False, isolation=isolation, node=node, timeouts=PATIENT) as fresh:
         assert await fresh.files.read("/root/file") == "the same"
         assert await count(fresh) == 0
         with pytest.raises(CapabilityError, match="cannot go on from it"):
-            await AsyncSandbox.create(snapshot=both, isolation="namespace", node=node)
+            await AsyncSandbox.create(snapshot=both, isolation="namespace", node=node, timeouts=PATIENT)
         files = await fresh.snapshot(only, memory=False)
         assert not files.memory
         with pytest.raises(CapabilityError, match="files only"):
-            await AsyncSandbox.create(snapshot=only, memory=True, node=node)
+            await AsyncSandbox.create(snapshot=only, memory=True, node=node, timeouts=PATIENT)
         with pytest.raises(CapabilityError, match="files only"):
             await fresh.rollback(only, memory=True)
         (child,) = born(await fresh.fork(1, memory=False))  # type: ignore[arg-type]
@@ -191,7 +195,7 @@ async def test_memory_goes_with_its_snapshot_once_nobody_maps_it(counting: Count
     kept = set((node.home / "snapshots" / "memory").iterdir())
     snapshot = await counting.sandbox.snapshot()
     memory = node.home / "snapshots" / "memory" / snapshot.id
-    copy = await AsyncSandbox.create(snapshot=snapshot, node=node)
+    copy = await AsyncSandbox.create(snapshot=snapshot, node=node, timeouts=PATIENT)
     await node.delete_snapshot(snapshot.id)
     await node.collect_garbage()
     assert memory.is_dir()
@@ -203,12 +207,12 @@ async def test_memory_goes_with_its_snapshot_once_nobody_maps_it(counting: Count
     await grandchild.kill()
     assert set(memory.parent.iterdir()) == kept
     with pytest.raises(NotFound):
-        await AsyncSandbox.create(snapshot=snapshot, node=node)
+        await AsyncSandbox.create(snapshot=snapshot, node=node, timeouts=PATIENT)
 
 
 @pytest.mark.parametrize("isolation", ["gvisor"], indirect=True)
 async def test_a_sandbox_that_cannot_be_written_down_keeps_its_files_and_says_so(node: Node, image: str, isolation: str) -> None:
-    async with await AsyncSandbox.create(image, isolation=isolation, network=True, node=node) as sandbox:
+    async with await AsyncSandbox.create(image, isolation=isolation, network=True, node=node, timeouts=PATIENT) as sandbox:
         assert not (await sandbox.snapshot()).memory
         with pytest.raises(CapabilityError, match="has a network"):
             await sandbox.snapshot(memory=True)
@@ -239,7 +243,7 @@ async def test_a_sandbox_is_paused_to_the_disk_and_goes_on(counting: Counting, n
 
 async def test_another_process_takes_over_what_was_paused_to_the_disk(home: Path, image: str, isolation: str) -> None:
     async with real_node(home) as first:
-        sandbox = await AsyncSandbox.create(image, isolation=isolation, node=first)
+        sandbox = await AsyncSandbox.create(image, isolation=isolation, node=first, timeouts=PATIENT)
         await sandbox.files.write("/root/file", "left")
         await sandbox.pause(to_disk=True)
     async with real_node(home) as second:
@@ -254,7 +258,7 @@ async def test_another_process_takes_over_what_was_paused_to_the_disk(home: Path
 async def test_what_cannot_be_written_down_is_not_paused_to_the_disk(node: Node, image: str) -> None:
     if not any(probe.backend == "namespace" and probe.usable for probe in probe_all()):
         pytest.skip("no namespaces here")
-    async with await AsyncSandbox.create(image, isolation="namespace", node=node) as sandbox:
+    async with await AsyncSandbox.create(image, isolation="namespace", node=node, timeouts=PATIENT) as sandbox:
         assert not sandbox.capabilities.memory_snapshot
         with pytest.raises(CapabilityError, match="cannot write memory down"):
             await sandbox.pause(to_disk=True)
