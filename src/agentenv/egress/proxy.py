@@ -25,7 +25,7 @@ from agentenv.egress.resolver import LookupFailed, NoSuchName, Resolver, reachab
 from agentenv.egress.rules import ProxyPorts
 from agentenv.egress.streams import BUFFER, pump, reset
 
-MOST_CONNECTIONS = 1024
+MOST_CONNECTIONS = 256
 _HELLO_PATIENCE = 10.0
 _CONNECT_PATIENCE = 10.0
 _ORIGINAL_DESTINATION = 80  # SO_ORIGINAL_DST, linux/netfilter_ipv4.h

@@ -25,6 +25,8 @@ _KINDS = ("forward", "input", "redirect")
 MAPS = f"add table inet {TABLE}\n" + "".join(f"add map inet {TABLE} {kind}_of {{ type ifname : verdict; }}\n" for kind in _KINDS)
 """Through these the table that is the machine's leads to the chains of single sandboxes."""
 
+_DATAGRAMS = "200/second burst 400 packets"
+_NEW_STREAMS = "100/second burst 500 packets"
 _BOTH = "meta l4proto { tcp, udp } th dport"
 
 
@@ -119,9 +121,13 @@ def no_host_chains(interfaces: Iterable[str]) -> str:
 
 
 def _doors(proxy: ProxyPorts) -> list[str]:
-    """Only what was sent elsewhere comes to the proxy; nobody can ask it for anything directly."""
+    """Only what was sent elsewhere comes to the proxy, nobody can ask it for anything directly; and no more than it can stand."""
     streams = f"{proxy.connections}, {proxy.questions}"
-    return [f"ct status dnat tcp dport {{ {streams} }} accept", f"ct status dnat udp dport {proxy.datagrams} accept"]
+    return [
+        f"ct status dnat udp dport {proxy.datagrams} limit rate {_DATAGRAMS} accept",
+        f"ct status dnat ct state new tcp dport {{ {streams} }} limit rate {_NEW_STREAMS} accept",
+        f"ct status dnat ct state established tcp dport {{ {streams} }} accept",
+    ]
 
 
 def _redirections(policy: EgressPolicy, proxy: ProxyPorts) -> list[str]:

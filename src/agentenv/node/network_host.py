@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentenv.egress import nftables
-from agentenv.egress.rules import TABLE
+from agentenv.egress.rules import TABLE, no_host_chains
 from agentenv.errors import InfrastructureError
 from agentenv.images.held import Held, claim, wait_for
 from agentenv.node import network_policy, network_slots
@@ -163,8 +163,12 @@ class NetworkHost:
         async with self._exclusive():
             locks = [lock for directory in self._pools.iterdir() if (lock := claim(directory)) is not None]
             dead = {lock.directory.name for lock in locks} | set(dead_owners)
-            names = network_slots.owned_names()
-            await network_slots.destroy_namespaces(name for owner in dead for name in names.get(owner, ()))
+            owned = network_slots.owned_names()
+            names = [name for owner in dead for name in owned.get(owner, ())]
+            if names:
+                # The rules first: the next sandbox behind an interface of that name must not find them.
+                await asyncio.to_thread(nftables.apply, no_host_chains(network_slots.interfaces_of(names)))
+            await network_slots.destroy_namespaces(names)
             for owner in dead:
                 shutil.rmtree(self._pools / owner, ignore_errors=True)
             for lock in locks:
