@@ -213,7 +213,9 @@ async def test_a_disk_takes_the_place_of_the_one_before(memory_node: Node, holde
     first = await holder.snapshot(memory=False)
     assert (first.disk, len(first.layers)) == (True, 1)
     assert machine(holder).said[0] == ("freeze", {"disk": True, "seconds": machine(holder).said[0][1]["seconds"]})
-    copy = await memory_node.create(SandboxRequest(snapshot=first.id, resources=Resources(storage=1)))
+    with pytest.raises(CapabilityError, match=r"disk without a limit; .* Leave"):
+        await memory_node.create(SandboxRequest(snapshot=first.id, resources=Resources(storage=1)))
+    copy = await memory_node.create(SandboxRequest(snapshot=first.id))
     theirs = machine(copy).spec.directory / "upper" / DISK
     assert theirs.read_text() == "a file"
     theirs.write_text("another")

@@ -168,6 +168,7 @@ async def test_a_command_that_was_waited_for_runs_on_in_a_copy_and_can_be_found_
     assert (await waiting).stdout == "went /root\n"
 
 
+@pytest.mark.soak
 async def test_a_snapshot_with_memory_also_gives_its_files_only(counting: Counting, node: Node, isolation: str) -> None:
     both, only = f"both-{isolation}", f"files-{isolation}"
     snapshot = await counting.sandbox.snapshot(both)
@@ -191,6 +192,7 @@ async def test_a_snapshot_with_memory_also_gives_its_files_only(counting: Counti
     assert await count(counting.sandbox) == 0
 
 
+@pytest.mark.soak
 async def test_memory_goes_with_its_snapshot_once_nobody_maps_it(counting: Counting, node: Node) -> None:
     kept = set((node.home / "snapshots" / "memory").iterdir())
     snapshot = await counting.sandbox.snapshot()
@@ -241,6 +243,7 @@ async def test_a_sandbox_is_paused_to_the_disk_and_goes_on(counting: Counting, n
     assert await sandbox.commands.kill(counting.pid)
 
 
+@pytest.mark.soak
 async def test_another_process_takes_over_what_was_paused_to_the_disk(home: Path, image: str, isolation: str) -> None:
     async with real_node(home) as first:
         sandbox = await AsyncSandbox.create(image, isolation=isolation, node=first, timeouts=PATIENT)

@@ -28,7 +28,7 @@ from agentenv.node.sandbox import NodeSandbox
 from agentenv.node.trash import Trash
 from agentenv.node.waiting import in_thread, uninterrupted
 
-FILES_ONLY = "Leave `memory` out, or give `memory=False`, for its files only."
+FILES_ONLY = "Give `memory=False` for its files only."
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +122,10 @@ class Taking:
         sandbox.written_down = None
         try:
             await uninterrupted(machine.checkpoint(directory, parent.paths[0] if parent else None))
+        except InfrastructureError as error:
+            if type(error) is InfrastructureError and error.remedy is None:
+                raise InfrastructureError(error.message, remedy=FILES_ONLY) from error
+            raise
         finally:
             if parent is not None:
                 parent.release()
