@@ -131,6 +131,11 @@ async def attack_everything(lab: Lab, node: Node, isolation: str, **wishes: obje
             assert f"{OTHER} evil.example" in second
             refused = {one.destination for one in await sandbox.network_log()}
             assert {METADATA, PRIVATE, "evil.example"} <= refused
+            (child,) = await sandbox.fork(1)
+            assert isinstance(child, AsyncSandbox), child
+            async with child:
+                again = [["tls", PUBLIC, 443, "evil.example"], ["tls", OTHER, 443, "good.example"], ["tcp", METADATA, 80]]
+                assert await attack(child, *again) == ["TLS: TLSV1_ALERT_ACCESS_DENIED", f"reached: {PUBLIC} good.example", "ECONNREFUSED"]
         finally:
             servers.kill()
             servers.communicate()
