@@ -104,3 +104,7 @@ async def counts_on(machine: QemuMachine, beyond: int = 0) -> int:
                 return count
     finally:
         agent.close()
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())

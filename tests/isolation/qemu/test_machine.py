@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.isolation.qemu.machines import COUNTER, MEMORY, Machines, counts_on, shell
+from tests.isolation.qemu.machines import COUNTER, MEMORY, Machines, counts_on, names, shell
 
 from agentenv.errors import CapabilityError, InfrastructureError, InvalidState, SandboxDied
 from agentenv.guest import Command, Connection
@@ -87,7 +89,25 @@ async def test_a_failed_checkpoint_leaves_nothing_and_the_machine_goes_on(machin
     await machine.pause()
     with pytest.raises(OSError, match="Is a directory"):
         await machine.checkpoint(target)
-    assert [path.name for path in target.iterdir()] == [FACTS]
+    assert names(target) == [FACTS]
+    await machine.resume()
+    assert await shell(machine, "echo on") == "on\n"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("only root mounts a small disk")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(tmp_path)], check=True)
+    yield tmp_path
+    subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+async def test_a_full_disk_leaves_nothing_and_the_machine_goes_on(machine: QemuMachine, small_disk: Path) -> None:
+    await machine.pause()
+    with pytest.raises(OSError, match="No space left on device"):
+        await machine.checkpoint(small_disk)
+    assert names(small_disk) == []
     await machine.resume()
     assert await shell(machine, "echo on") == "on\n"
 
@@ -113,4 +133,4 @@ async def test_the_end(machines: Machines, machine: QemuMachine) -> None:
     with pytest.raises(SandboxDied):
         await machine.pause()
     assert group.name not in CgroupTree.discover().names()
-    assert [path.name for path in machine.directory.iterdir()] == ["upper"]
+    assert names(machine.directory) == ["upper"]
