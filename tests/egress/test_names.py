@@ -85,7 +85,7 @@ async def test_answers_are_kept_and_shared() -> None:
     one = server(source)
     for _ in range(3):
         answer = await ask(one, "Good.Example")
-        assert [record.address for record in answer.answer[0]] == [ADDRESS, "203.0.113.6"]
+        assert {record.address for record in answer.answer[0]} == {ADDRESS, "203.0.113.6"}
         assert 1 <= answer.answer[0].ttl <= 60
     assert source.asked == ["good.example"]
 
