@@ -26,6 +26,7 @@ struct restoration {
     uint8_t entropy[ENTROPY_MOST];
     size_t entropy_size;
     int64_t realtime_ns;
+    double received; /* when it was that time, as far as can be known here (monotonic) */
     char *hostname, *machine_id;
     bool is_vm;
 };
@@ -48,10 +49,12 @@ static void stir_entropy(const struct restoration *restoration) {
     close(fd);
 }
 
-static void set_clock(int64_t nanoseconds) {
+static void set_clock(const struct restoration *restoration) {
+    /* A slow machine is a while on its way from the host's word to here. */
+    int64_t nanoseconds = restoration->realtime_ns + (int64_t)((monotonic_seconds() - restoration->received) * 1e9);
     struct timespec now = {.tv_sec = nanoseconds / 1000000000, .tv_nsec = nanoseconds % 1000000000};
     /* Only a virtual machine has a clock of its own; in a namespace it is the host's, right already and not ours to set. */
-    if (nanoseconds > 0 && clock_settime(CLOCK_REALTIME, &now) != 0)
+    if (restoration->realtime_ns > 0 && clock_settime(CLOCK_REALTIME, &now) != 0)
         errno = 0;
 }
 
@@ -109,7 +112,7 @@ static void work(struct job_output *output, void *argument) {
     stir_entropy(restoration);
     if (restoration->is_vm)
         tcp_end_outside_connections();
-    set_clock(restoration->realtime_ns);
+    set_clock(restoration);
     if (restoration->hostname)
         rename_machine(output, restoration->hostname);
     if (restoration->machine_id)
@@ -144,7 +147,7 @@ static bool take_machine_id(struct stream *stream, struct mp_value body, char **
 
 void operation_restored(struct stream *stream, struct mp_value body) {
     struct agent *agent = stream_agent(stream);
-    struct restoration restoration = {.is_vm = agent->is_vm};
+    struct restoration restoration = {.is_vm = agent->is_vm, .received = monotonic_seconds()};
     if (take_entropy(stream, body, &restoration) && take_int(stream, body, "realtime_ns", false, 0, INT64_MAX, &restoration.realtime_ns) &&
         take_machine_id(stream, body, &restoration.machine_id) && take_text(stream, body, "hostname", false, &restoration.hostname)) {
         freeze_wake_as_copy(agent, stream->connection);

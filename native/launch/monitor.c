@@ -5,19 +5,23 @@
  * owner has ended, by whatever cause, all of them are killed. A parent-death signal would not do: it is sent when the *thread* that forked
  * ends, and a process that changes its user, as Firecracker's jailer does, loses it.
  *
- * agentenv-launch monitor --warden FD [--keep FD]… [--netns PATH] [--chdir PATH] [--enter FILE]… -- PROGRAM ARGUMENT…: tells the warden of
+ * agentenv-launch monitor --warden FD [--keep FD]… [--keep-files-whole] [--small-pages] [--netns PATH] [--chdir PATH] [--enter FILE]… -- PROGRAM ARGUMENT…: tells the warden of
  * itself, enters a network namespace, a directory and cgroups, and becomes the program, which has no other descriptors than those. The
  * warden cannot see the socket's end before that, since this process holds it as well.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -25,7 +29,7 @@
 #include "kernel.h"
 #include "launch.h"
 
-enum { CANNOT_BECOME = 125, CONTROL = STDIN_FILENO };
+enum { CANNOT_BECOME = 125, CONTROL = STDIN_FILENO, PUNCH_HOLE = 2 /* FALLOC_FL_PUNCH_HOLE */ };
 
 union pidfd_space {
     char bytes[CMSG_SPACE(sizeof(int))];
@@ -112,10 +116,28 @@ static void default_signals(void) {
         syscall(SYS_rt_sigaction, number, standard, NULL, 8); /* the C library would refuse the numbers that it uses itself */
 }
 
+/*
+ * To punch a hole into a file succeeds and does nothing. Where a guest frees memory that is mapped privately from a file, its monitor would
+ * punch that file as well, which others map too (QEMU's ram_block_discard_range); after that it lets its own pages go, which is enough.
+ */
+static void keep_files_whole(void) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_fallocate, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])), /* its mode; all machines of ours are little-endian */
+        BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, PUNCH_HOLE, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = sizeof code / sizeof *code, .filter = code};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) < 0) fail("filtering", "system calls");
+}
+
 int become_monitor(int count, char **words) {
     static const struct option known[] = {
         {"warden", required_argument, NULL, 'w'}, {"keep", required_argument, NULL, 'k'},  {"netns", required_argument, NULL, 'n'},
-        {"enter", required_argument, NULL, 'e'},  {"chdir", required_argument, NULL, 'd'}, {NULL, 0, NULL, 0},
+        {"enter", required_argument, NULL, 'e'},  {"chdir", required_argument, NULL, 'd'}, {"keep-files-whole", no_argument, NULL, 'f'},
+        {"small-pages", no_argument, NULL, 's'},  {NULL, 0, NULL, 0},
     };
     int self = pidfd_open(getpid());
     if (self < 0 || close_range_on_exec(STDERR_FILENO + 1) < 0) fail("closing", "descriptors (needs Linux 5.11)");
@@ -133,6 +155,8 @@ int become_monitor(int count, char **words) {
             if (netns < 0 || setns(netns, CLONE_NEWNET) < 0) fail("entering the network namespace", optarg);
             break;
         }
+        case 'f': keep_files_whole(); break;
+        case 's': prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); break;
         case 'd':
             if (chdir(optarg) < 0) fail("entering the directory", optarg);
             break;

@@ -25,7 +25,10 @@ def test_each_measures_its_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         pytest.skip(f"no virtual machines here: {found.reason}")
     for program in ("firecracker", "jailer"):
         monkeypatch.setenv(f"AGENTENV_{program.upper()}", str(obtain_or_skip(program)))
-    rows = list(load(name)(Scale(0.001)))
+    try:
+        rows = list(load(name)(Scale(0.001)))
+    except BackendUnavailable as error:
+        pytest.skip(f"no virtual machines here: {error.message}")
     assert [row.name for row in rows] == ROWS[name]
     for row in rows:
         assert row.value > 0

@@ -14,6 +14,8 @@ import struct
 import sys
 
 PATIENCE = 3.0
+NO_ANSWER = 0.3
+"""Seconds for answers that come at once where they come at all."""
 
 
 def tcp(address: str, port: int) -> str:
@@ -26,7 +28,7 @@ def tcp(address: str, port: int) -> str:
 def udp(address: str, port: int) -> str:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as connection:
-        connection.settimeout(1.0)
+        connection.settimeout(NO_ANSWER)
         connection.connect((address, port))
         connection.send(b"?")
         return "reached: " + connection.recv(200).decode(errors="replace")
@@ -35,7 +37,7 @@ def udp(address: str, port: int) -> str:
 def raw(address: str) -> str:
     """An echo request, and a packet that an ordinary socket would not send."""
     with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as connection:
-        connection.settimeout(1.0)
+        connection.settimeout(NO_ANSWER)
         header = struct.pack("!BBHHH", 8, 0, 0, 7, 7)
         checksum = 0xFFFF - sum(struct.unpack("!4H", header)) % 0xFFFF
         connection.sendto(struct.pack("!BBHHH", 8, 0, checksum, 7, 7), (address, 0))

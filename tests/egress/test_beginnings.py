@@ -6,7 +6,7 @@ import functools
 import ssl
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.egress.test_destinations import DOMAINS
 
@@ -35,6 +35,7 @@ def in_records(hello: bytes, size: int) -> bytes:
     return b"".join(hello[:3] + len(piece).to_bytes(2, "big") + piece for piece in pieces)
 
 
+@settings(max_examples=30)
 @given(NAMES, st.integers(1, 600))
 def test_the_name_is_found_in_records_of_any_size(name: str, size: int) -> None:
     hello = real_hello(name)

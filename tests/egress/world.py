@@ -1,7 +1,7 @@
 """The outside world of the network lab: web servers with and without TLS at every address, and a name server that counts questions.
 
-`python world.py CERTIFICATE NAMES ADDRESS`: NAMES is a JSON mapping of host names to addresses, the name server is at ADDRESS. What each server says names the address that
-was reached and the name that was asked for.
+`python world.py CERTIFICATE NAMES ADDRESS`: NAMES is a JSON mapping of host names to addresses, the name server is at ADDRESS. What each
+server says names the address that was reached and the name that was asked for.
 """
 
 from __future__ import annotations

@@ -14,9 +14,10 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from agentenv.errors import SandboxDied
+from agentenv.errors import NotFound, SandboxDied
+from agentenv.isolation.contract import Capabilities
 
 MOVED = ("/run/agentenv", "/opt/agentenv", "/var/lib/agentenv", "/workspace")
 _numbers = itertools.count(1)
@@ -59,7 +60,13 @@ class LocalCommands:
     def __init__(self, sandbox: LocalSandbox) -> None:
         self._sandbox = sandbox
 
-    def run(self, cmd: Sequence[str], *, background: Literal[True]) -> LocalCommand:
+    def list(self) -> list[Any]:
+        return []
+
+    def connect(self, pid: int) -> LocalCommand:
+        raise NotFound(f"there is no process {pid}.")
+
+    def run(self, cmd: Sequence[str], *, background: Literal[True], tag: str) -> LocalCommand:
         words = [self._sandbox.inside(word) for word in cmd]
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, cwd="/")
         self._sandbox.processes.append(process)
@@ -98,6 +105,7 @@ class LocalSandbox:
             shutil.copytree(source, self.root, ignore=lambda folder, names: ["run"] if Path(folder) == source else [])
         self.processes: list[subprocess.Popen[str]] = []
         self.dead = False
+        self.capabilities = Capabilities()
         self.commands = LocalCommands(self)
         self.files = LocalFiles(self)
 

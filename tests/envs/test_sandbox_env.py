@@ -28,7 +28,7 @@ from agentenv.errors import (
     OutOfMemory,
     SandboxDied,
 )
-from agentenv.isolation import Resources
+from agentenv.isolation import Resources, probe_all
 
 SAMPLES = samples.__file__
 
@@ -269,9 +269,40 @@ def test_forks_go_on_from_the_same_step_and_part(place: dict[str, Any]) -> None:
 def test_an_environment_that_cannot_be_saved_says_so(place: dict[str, Any]) -> None:
     with SandboxEnv(f"{SAMPLES}:Counter", **place) as env:
         env.reset()
+        if env.sandbox.capabilities.memory_snapshot:
+            pytest.skip("here it is kept as it is, with its memory")
         for attempt in (env.snapshot, env.save, lambda: env.fork(1)):
             with pytest.raises(CapabilityError, match="no save"):
                 attempt()
+
+
+@pytest.fixture
+def remembering_backend() -> str:
+    """A backend that can write memory down; without one the tests that need it are skipped."""
+    able = [probe.backend for probe in probe_all() if probe.usable and probe.capabilities.memory_snapshot]
+    if not able:
+        pytest.skip("no backend of this machine can write memory down")
+    return able[-1]
+
+
+def test_where_memory_is_kept_an_environment_goes_on_without_being_saved(remembering_backend: str) -> None:
+    with SandboxEnv(f"{SAMPLES}:Counter", isolation=remembering_backend) as env:
+        env.reset()
+        env.step(0)
+        env.step(0)
+        kept = env.snapshot()
+        children = env.fork(2)
+        third = {"steps": 3}
+        assert [one.step(0)[4] for one in (env, *children)] == [third] * 3
+        env.step(0)
+        env.restore(kept)
+        assert env.step(0)[4] == third
+        env.sandbox.kill()
+        env.restore(kept)
+        assert env.step(0)[4] == third
+        for child in children:
+            child.step(0)
+            child.close()
 
 
 def test_a_module_of_the_user_is_brought_along(stand_in: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

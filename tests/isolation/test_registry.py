@@ -76,7 +76,7 @@ def test_two_of_one_name_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_same_one_twice_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry.metadata, "entry_points", lambda group: list(registry._OWN))
-    assert list(registry.registered()) == ["firecracker", "gvisor", "namespace"]
+    assert list(registry.registered()) == ["firecracker", "gvisor", "namespace", "qemu"]
 
 
 def test_auto_is_no_name_for_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -213,7 +213,9 @@ async def test_a_disk_takes_the_place_of_the_one_before(memory_node: Node, holde
     first = await holder.snapshot(memory=False)
     assert (first.disk, len(first.layers)) == (True, 1)
     assert machine(holder).said[0] == ("freeze", {"disk": True, "seconds": machine(holder).said[0][1]["seconds"]})
-    copy = await memory_node.create(SandboxRequest(snapshot=first.id, resources=Resources(storage=1)))
+    with pytest.raises(CapabilityError, match=r"disk without a limit; .* Leave"):
+        await memory_node.create(SandboxRequest(snapshot=first.id, resources=Resources(storage=1)))
+    copy = await memory_node.create(SandboxRequest(snapshot=first.id))
     theirs = machine(copy).spec.directory / "upper" / DISK
     assert theirs.read_text() == "a file"
     theirs.write_text("another")
@@ -233,6 +235,7 @@ async def test_a_disk_takes_the_place_of_the_one_before(memory_node: Node, holde
 
 
 @pytest.mark.parametrize("disk", [True], indirect=True)
-async def test_a_machine_with_a_disk_is_told_its_machine_id(memory_node: Node, holder: NodeSandbox) -> None:
+async def test_a_machine_with_a_disk_is_flushed_and_told_its_machine_id(memory_node: Node, holder: NodeSandbox) -> None:
     (child,) = born(await holder.fork(1))
+    assert machine(holder).said[0][1]["disk"] is True
     assert len(machine(child).said[0][1]["machine_id"]) == 32

@@ -208,10 +208,11 @@ from pathlib import Path
 sys.path[:0] = {path!r}
 from agentenv.node.network import NetworkPool
 from agentenv.node.network_host import NetworkHost
+from agentenv.egress.policy import EgressPolicy
 
 async def main():
     pool = NetworkPool(Path("/"), {owner!r}, size=1, host=NetworkHost(Path({state!r})))
-    await pool.acquire()
+    await pool.guard(await pool.acquire(), "sb1", EgressPolicy.of(allow=["10.0.0.0/8"]))
     print("up", flush=True)
     await asyncio.Event().wait()
 
@@ -223,11 +224,17 @@ asyncio.run(main())
 def test_what_a_killed_owner_left_is_removed(tmp_path: Path) -> None:
     async def scenario(lab: Lab) -> None:
         program = _CRASHER.format(path=sys.path, owner=owner(), state=str(lab.directory / "state"))
+        alive = _pool(lab, size=0)
+        await alive.start()
         with lab.start(sys.executable, "-c", program) as crasher:
             await NetworkPool.reconcile(lab.directory, host=lab.host)
             assert {"namespaces", "links", "rules", "pools"} <= lab.leftovers().keys()
+            assert "forward_aev" in nftables.ask("list ruleset")
             crasher.send_signal(signal.SIGKILL)
         await NetworkPool.reconcile(lab.directory, host=lab.host)
+        # Others go on, and what is made next does not find a dead sandbox's rules.
+        assert "forward_aev" not in nftables.ask("list ruleset")
+        await alive.close()
         lab.wait_for_links_to_go()
         assert lab.leftovers() == {}
 

@@ -9,16 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.machines import small_root
+from tests.conditions import more_in_soak
+from tests.machines import obtain_or_skip, shared_store, small_root
 from tests.sandbox.conftest import real_node
 
 from agentenv.errors import CapabilityError, InvalidState, NotFound
 from agentenv.isolation import probe_all
+from agentenv.isolation.contract import Timeouts
 from agentenv.node import Node
 from agentenv.sandbox import AsyncSandbox
 
+PATIENT = Timeouts(startup=240.0)
+"""For machines without a processor that runs them, beside other tests."""
+
 COUNTER = "n=0; while :; do n=$((n+1)); [ ! -e /root/say ] || read said < /root/say; echo $n $said > /tmp/count; sleep 0.01; done"
-BACKENDS = ["gvisor"]
+BACKENDS = more_in_soak(["gvisor"], ["qemu", "firecracker"])
 
 
 @pytest.fixture(scope="session")
@@ -36,9 +41,13 @@ class Counting:
 
 
 @pytest.fixture(params=BACKENDS)
-def isolation(request: pytest.FixtureRequest) -> str:
+def isolation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A backend that can write memory down and works here."""
     name = str(request.param)
+    if name in ("qemu", "firecracker"):
+        obtain_or_skip("kernel")
+        obtain_or_skip(name)
+        monkeypatch.setenv("AGENTENV_ARTEFACTS", str(shared_store().directory))
     found = next((probe for probe in probe_all() if probe.backend == name), None)
     if found is None or not found.usable:
         pytest.skip(f"no {name} here: {found.reason if found else 'not installed'}")
@@ -48,7 +57,7 @@ def isolation(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def counting(node: Node, image: str, isolation: str) -> AsyncIterator[Counting]:
-    async with await AsyncSandbox.create(image, isolation=isolation, node=node) as sandbox:
+    async with await AsyncSandbox.create(image, isolation=isolation, node=node, timeouts=PATIENT) as sandbox:
         await sandbox.files.write("/root/file", "the same")
         handle = await sandbox.commands.run(["bash", "-c", COUNTER], background=True)
         await reached(sandbox, 10)
@@ -147,7 +156,7 @@ async def test_a_command_that_was_waited_for_runs_on_in_a_copy_and_can_be_found_
         continue
     pid = next(entry.pid for entry in known if entry.pid != counting.pid)
     snapshot = await sandbox.snapshot()
-    async with await AsyncSandbox.create(snapshot=snapshot, env={"GIVEN": "anew"}, node=node) as copy:
+    async with await AsyncSandbox.create(snapshot=snapshot, env={"GIVEN": "anew"}, node=node, timeouts=PATIENT) as copy:
         assert {entry.pid for entry in await copy.commands.list()} == {counting.pid, pid}
         handle = await copy.commands.connect(pid)
         await copy.files.write("/root/go", "")
@@ -159,18 +168,19 @@ async def test_a_command_that_was_waited_for_runs_on_in_a_copy_and_can_be_found_
     assert (await waiting).stdout == "went /root\n"
 
 
+@pytest.mark.soak
 async def test_a_snapshot_with_memory_also_gives_its_files_only(counting: Counting, node: Node, isolation: str) -> None:
     both, only = f"both-{isolation}", f"files-{isolation}"
     snapshot = await counting.sandbox.snapshot(both)
-    async with await AsyncSandbox.create(snapshot=both, memory=False, isolation=isolation, node=node) as fresh:
+    async with await AsyncSandbox.create(snapshot=both, memory=False, isolation=isolation, node=node, timeouts=PATIENT) as fresh:
         assert await fresh.files.read("/root/file") == "the same"
         assert await count(fresh) == 0
         with pytest.raises(CapabilityError, match="cannot go on from it"):
-            await AsyncSandbox.create(snapshot=both, isolation="namespace", node=node)
+            await AsyncSandbox.create(snapshot=both, isolation="namespace", node=node, timeouts=PATIENT)
         files = await fresh.snapshot(only, memory=False)
         assert not files.memory
         with pytest.raises(CapabilityError, match="files only"):
-            await AsyncSandbox.create(snapshot=only, memory=True, node=node)
+            await AsyncSandbox.create(snapshot=only, memory=True, node=node, timeouts=PATIENT)
         with pytest.raises(CapabilityError, match="files only"):
             await fresh.rollback(only, memory=True)
         (child,) = born(await fresh.fork(1, memory=False))  # type: ignore[arg-type]
@@ -182,11 +192,12 @@ async def test_a_snapshot_with_memory_also_gives_its_files_only(counting: Counti
     assert await count(counting.sandbox) == 0
 
 
+@pytest.mark.soak
 async def test_memory_goes_with_its_snapshot_once_nobody_maps_it(counting: Counting, node: Node) -> None:
     kept = set((node.home / "snapshots" / "memory").iterdir())
     snapshot = await counting.sandbox.snapshot()
     memory = node.home / "snapshots" / "memory" / snapshot.id
-    copy = await AsyncSandbox.create(snapshot=snapshot, node=node)
+    copy = await AsyncSandbox.create(snapshot=snapshot, node=node, timeouts=PATIENT)
     await node.delete_snapshot(snapshot.id)
     await node.collect_garbage()
     assert memory.is_dir()
@@ -198,12 +209,12 @@ async def test_memory_goes_with_its_snapshot_once_nobody_maps_it(counting: Count
     await grandchild.kill()
     assert set(memory.parent.iterdir()) == kept
     with pytest.raises(NotFound):
-        await AsyncSandbox.create(snapshot=snapshot, node=node)
+        await AsyncSandbox.create(snapshot=snapshot, node=node, timeouts=PATIENT)
 
 
 @pytest.mark.parametrize("isolation", ["gvisor"], indirect=True)
 async def test_a_sandbox_that_cannot_be_written_down_keeps_its_files_and_says_so(node: Node, image: str, isolation: str) -> None:
-    async with await AsyncSandbox.create(image, isolation=isolation, network=True, node=node) as sandbox:
+    async with await AsyncSandbox.create(image, isolation=isolation, network=True, node=node, timeouts=PATIENT) as sandbox:
         assert not (await sandbox.snapshot()).memory
         with pytest.raises(CapabilityError, match="has a network"):
             await sandbox.snapshot(memory=True)
@@ -232,9 +243,10 @@ async def test_a_sandbox_is_paused_to_the_disk_and_goes_on(counting: Counting, n
     assert await sandbox.commands.kill(counting.pid)
 
 
+@pytest.mark.soak
 async def test_another_process_takes_over_what_was_paused_to_the_disk(home: Path, image: str, isolation: str) -> None:
     async with real_node(home) as first:
-        sandbox = await AsyncSandbox.create(image, isolation=isolation, node=first)
+        sandbox = await AsyncSandbox.create(image, isolation=isolation, node=first, timeouts=PATIENT)
         await sandbox.files.write("/root/file", "left")
         await sandbox.pause(to_disk=True)
     async with real_node(home) as second:
@@ -249,7 +261,7 @@ async def test_another_process_takes_over_what_was_paused_to_the_disk(home: Path
 async def test_what_cannot_be_written_down_is_not_paused_to_the_disk(node: Node, image: str) -> None:
     if not any(probe.backend == "namespace" and probe.usable for probe in probe_all()):
         pytest.skip("no namespaces here")
-    async with await AsyncSandbox.create(image, isolation="namespace", node=node) as sandbox:
+    async with await AsyncSandbox.create(image, isolation="namespace", node=node, timeouts=PATIENT) as sandbox:
         assert not sandbox.capabilities.memory_snapshot
         with pytest.raises(CapabilityError, match="cannot write memory down"):
             await sandbox.pause(to_disk=True)

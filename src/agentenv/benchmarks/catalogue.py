@@ -28,7 +28,13 @@ BENCHMARKS = {
     "gvisor-start": "agentenv.benchmarks.gvisor:run_start",
     "gvisor-fork": "agentenv.benchmarks.gvisor:run_fork",
     "gvisor-pause": "agentenv.benchmarks.gvisor:run_pause",
+    "qemu-fork": "agentenv.benchmarks.qemu:run_fork",
+    "qemu-checkpoint": "agentenv.benchmarks.qemu:run_checkpoint",
+    "qemu-pause": "agentenv.benchmarks.qemu:run_pause",
+    "matrix": "agentenv.benchmarks.matrix:run",
 }
+ALL = tuple(name for name in BENCHMARKS if name != "matrix")
+"""What "all" runs: the matrix measures the same things again, beside each other on every backend, and is asked for by its name."""
 
 
 def load(name: str) -> Callable[[Scale], Iterator[Row]]:

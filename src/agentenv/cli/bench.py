@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from agentenv.benchmarks.catalogue import BENCHMARKS, load
+from agentenv.benchmarks.catalogue import ALL, BENCHMARKS, load
 from agentenv.benchmarks.row import Row, Scale
 from agentenv.cli.output import JsonFlag, console
 from agentenv.errors import BackendUnavailable
@@ -30,7 +30,7 @@ def bench(
 
     Of all, those are left out, and named, that need a backend which this machine does not have.
     """
-    names = list(BENCHMARKS) if name == "all" else [name]
+    names = list(ALL) if name == "all" else [name]
     benchmarks = {chosen: load(chosen) for chosen in names}
     rows: list[Row] = []
     for chosen, measure in benchmarks.items():
@@ -46,7 +46,7 @@ def bench(
                 raise
             typer.echo(f"{chosen}: not measured: {error}", err=True)
     if not as_json:
-        print_table(rows)
+        print_matrix(rows) if name == "matrix" else print_table(rows)
     if output:
         write(rows, output)
         if not as_json:
@@ -83,6 +83,19 @@ def print_table(rows: Sequence[Row]) -> None:
     table = Table(*CELLS, title=rows[0].machine if rows else None)
     for row in rows:
         table.add_row(*cells(row), style={True: "green", False: "red", None: None}[row.met])
+    console().print(table)
+
+
+def print_matrix(rows: Sequence[Row]) -> None:
+    """Prints a line for each measure, with a column for each backend."""
+    from rich.table import Table
+
+    from agentenv.benchmarks.matrix import pivot
+
+    header, lines = pivot(rows)
+    table = Table(*header, title=rows[0].machine if rows else None)
+    for line in lines:
+        table.add_row(*line)
     console().print(table)
 
 

@@ -35,6 +35,7 @@ COMMANDS: dict[str, Entry] = {
     "metrics": Entry("agentenv.cli.watching:metrics", "Shows what a sandbox uses now.", _SANDBOXES),
     "port-forward": Entry("agentenv.cli.watching:port_forward", "Makes ports of a sandbox reachable on this machine.", _SANDBOXES),
     "kill": Entry("agentenv.cli.sandboxes:kill", "Ends sandboxes.", _SANDBOXES),
+    "network": Entry("agentenv.cli.network:app", "Changes what a sandbox may reach, and shows what it was refused.", _SANDBOXES),
     "snapshot": Entry("agentenv.cli.snapshots:app", "Takes, lists and deletes snapshots, and goes back to one.", _SANDBOXES),
     "image": Entry("agentenv.cli.images:app", "Pulls, lists, refreshes, exports and removes images.", _SANDBOXES),
     "build": Entry("agentenv.cli.templates:build", "Builds a template from a Dockerfile.", _SANDBOXES),

@@ -21,8 +21,11 @@ Cpu = Annotated[float | None, typer.Option(min=0.01, help="Cores.")]
 Memory = Annotated[str | None, typer.Option(help="A size such as 512MiB or 4GB.")]
 Storage = Annotated[str | None, typer.Option(help="A size such as 512MiB or 4GB.")]
 Pids = Annotated[int | None, typer.Option(min=1, help="Processes and threads.")]
-Net = Annotated[bool, typer.Option("--network", help="Let it reach the outside world (never this machine or private ranges).")]
+Net = Annotated[bool, typer.Option("--network", help="Let it reach the world (this machine and private ranges only where allowed).")]
 Port = Annotated[list[int] | None, typer.Option("--port", min=1, max=65535, help="Publish this port on loopback; may be given again.")]
+Allow = Annotated[list[str] | None, typer.Option(help="An address, range or domain that it may reach; may be given again.")]
+Deny = Annotated[list[str] | None, typer.Option(help="One that it may not reach; may be given again.")]
+Internet = Annotated[bool, typer.Option("--internet/--no-internet", help="Whether it reaches what no rule names.")]
 Env = Annotated[list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE for every process; may be given again.")]
 
 
@@ -32,9 +35,14 @@ def resources(cpu: float | None, memory: str | None, storage: str | None, pids: 
     return {name: value for name, value in given.items() if value is not None}
 
 
-def network(enabled: bool, ports: list[int] | None) -> dict[str, Any]:
-    """The network that was asked for, as `Sandbox.create` takes it."""
-    return {"enabled": enabled, "ports": ports or []}
+def network(enabled: bool, ports: list[int] | None, **wanted: Any) -> dict[str, Any]:
+    """The network that was asked for, as `Sandbox.create` takes it; `wanted` comes from `rules`."""
+    return {"enabled": enabled, "ports": ports or [], **wanted}
+
+
+def rules(allow: list[str] | None, deny: list[str] | None, internet: bool) -> dict[str, Any]:
+    """The rules that were given, as `Sandbox.set_network` takes them."""
+    return {"allow_internet_access": internet, "allow": allow or [], "deny": deny or []}
 
 
 def environment(pairs: list[str] | None, *, option: str = "--env") -> dict[str, str]:

@@ -6,12 +6,14 @@ import asyncio
 import time
 from collections.abc import Sequence
 
+from agentenv.conformance.life import expect_no_others
 from agentenv.conformance.resident import converse, start_resident
 from agentenv.conformance.subject import Subject
 from agentenv.isolation.conformance import check, expect, expect_equal
 from agentenv.sandbox import AsyncSandbox
 
 HYGIENE_CHILDREN = 8
+_SWEEPS = 4
 CLOCK_TOLERANCE = 0.05
 """Seconds by which a child's clock may be wrong, beyond what asking it takes."""
 
@@ -56,6 +58,23 @@ async def paused(subject: Subject) -> None:
     (child,) = await subject.fork(parent, 1)
     expect_equal("the states", (parent.state, child.state), ("paused", "running"))
     expect_equal("what the child prints", (await child.commands.run("echo on")).stdout, "on\n")
+
+
+@check("forks.broken-off", needs=("filesystem_snapshot",), seconds=300)
+async def broken_off(subject: Subject) -> None:
+    """A fork that is given up at any moment leaves no child, and the parent goes on."""
+    parent = await subject.create()
+    since = time.monotonic()
+    await subject.fork(parent, 2)
+    whole = time.monotonic() - since
+    for number in range(_SWEEPS):
+        begun = asyncio.ensure_future(subject.fork(parent, 2))
+        await asyncio.wait({begun}, timeout=whole * (number + 0.5) / _SWEEPS)
+        begun.cancel()
+        await asyncio.wait({begun})
+        expect_equal("what the parent prints", (await parent.commands.run("echo on")).stdout, "on\n")
+    await subject.tidy()
+    await expect_no_others(subject, 0)
 
 
 @check("forks.memory", needs=("memory_snapshot",), seconds=300)
@@ -148,4 +167,4 @@ async def _expect_right_time(sandbox: AsyncSandbox) -> None:
     expect(wrong <= CLOCK_TOLERANCE, f"a child's clock is wrong by {wrong * 1000:.0f} ms.")
 
 
-CHECKS = (files, outlive, paused, memory, running_command, hygiene, after_memory)
+CHECKS = (files, outlive, paused, broken_off, memory, running_command, hygiene, after_memory)

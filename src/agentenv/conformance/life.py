@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from agentenv.conformance.resident import start_resident
 from agentenv.conformance.subject import PATIENT, Subject
-from agentenv.errors import AgentEnvError, InvalidState, NotFound, StartupTimeout
-from agentenv.isolation.conformance import CheckFailed, check, expect, expect_equal, expect_refusal
-from agentenv.isolation.conformance.traces import wait_until_gone
+from agentenv.errors import AgentEnvError, InvalidState, NotFound, SandboxDied, StartupTimeout
+from agentenv.isolation.conformance import CheckFailed, NotApplicable, check, expect, expect_equal, expect_refusal
+from agentenv.isolation.conformance.traces import open_descriptors, traces_of, wait_until_gone
 from agentenv.isolation.contract import Timeouts
 from agentenv.node import Node
 from agentenv.node.network_slots import NETNS_DIRECTORY
@@ -30,7 +32,7 @@ async def startup_timeout(subject: Subject) -> None:
         error = caught[0]
         assert isinstance(error, StartupTimeout)
         expect(error.stage and "startup timeout" in str(error), f"it does not name the stage: {error}")
-    await _expect_no_others(subject, 0)
+    await expect_no_others(subject, 0)
 
 
 @check("start.cancelled", seconds=300)
@@ -44,7 +46,7 @@ async def cancelled(subject: Subject) -> None:
         begun.cancel()
         await asyncio.wait({begun})
     await subject.tidy()
-    await _expect_no_others(subject, 0)
+    await expect_no_others(subject, 0)
 
 
 @check("start.unknown")
@@ -53,7 +55,7 @@ async def unknown(subject: Subject) -> None:
     for wish in ({"image": "no-such-image"}, {"snapshot": "no-such-snapshot"}):
         with expect_refusal(f"{wish}", NotFound, AgentEnvError):
             await subject.create(**wish)
-    await _expect_no_others(subject, 0)
+    await expect_no_others(subject, 0)
 
 
 @check("pause.stands-still", needs=("pause",))
@@ -148,6 +150,46 @@ async def kill(subject: Subject) -> None:
         expect_equal("the sandboxes of that name", [one.id for one in subject.node.list() if one.id == sandbox.id], [])
 
 
+@check("end.from-outside")
+async def from_outside(subject: Subject) -> None:
+    """A sandbox whose process of this machine is killed by somebody else is `SandboxDied` to whoever waits in it, and leaves nothing."""
+    sandbox = await subject.create()
+    pid: int | None = getattr(subject.node.get(sandbox.id).machine, "pid", None)
+    if pid is None:
+        raise NotApplicable("its machines do not tell a process of this machine.")
+    running = asyncio.ensure_future(sandbox.commands.run("sleep 1000"))
+    await sandbox.commands.run("true")
+    os.kill(pid, signal.SIGKILL)
+    with expect_refusal("a command whose sandbox died", SandboxDied):
+        await running
+    with expect_refusal("a command in a sandbox that died", SandboxDied):
+        await sandbox.commands.run("true")
+    expect_equal("its state", sandbox.state, "dead")
+    if left := await wait_until_gone(subject.node.owner.machine_directory(sandbox.id)):
+        raise CheckFailed(f"a sandbox that died leaves {left}.")
+
+
+@check("end.accumulates-nothing", seconds=300)
+async def accumulates_nothing(subject: Subject) -> None:
+    """Sandboxes that come and go, with forks, dials and published ports, leave no more descriptors, threads and cgroups than the first."""
+    counts = []
+    for _ in range(4):
+        sandbox = await subject.create()
+        await sandbox.commands.run("true")
+        await sandbox.get_host(7000)
+        with suppress(ConnectionRefusedError):
+            (await sandbox.dial(1)).close()
+        if subject.capabilities.filesystem_snapshot:
+            await subject.fork(sandbox, 1)
+        directory = subject.node.owner.machine_directory(sandbox.id)
+        await subject.tidy()
+        await wait_until_gone(directory)
+        groups = await asyncio.to_thread(traces_of, directory, (subject.node.owner.id,))
+        counts.append((open_descriptors(), len(groups.cgroups)))
+    for what, first, last in zip(("descriptors", "cgroups"), counts[1], counts[-1], strict=True):
+        expect(last <= first, f"there are {last} {what} after four rounds, and were {first} after two.")
+
+
 @check("end.owner-death", seconds=300)
 async def owner_death(subject: Subject) -> None:
     """When the process that owns sandboxes is killed they end; the next owner finds and removes what could not end by itself."""
@@ -198,7 +240,7 @@ asyncio.run(main(*sys.argv[1:4], json.loads(sys.argv[4])))
 """
 
 
-async def _expect_no_others(subject: Subject, wanted: int) -> None:
+async def expect_no_others(subject: Subject, wanted: int) -> None:
     """Raises `CheckFailed` when this owner has other sandboxes than the shared one, or directories of such."""
     mine = [record for record in subject.node.list() if record.owner == subject.node.owner.id]
     shared = subject.has_shared()
@@ -213,4 +255,16 @@ async def expect_alive(sandbox: AsyncSandbox) -> None:
     expect_equal("what the sandbox prints", (await sandbox.commands.run("echo alive")).stdout, "alive\n")
 
 
-CHECKS = (startup_timeout, cancelled, unknown, stands_still, running_command, to_disk, lifetime, kill, owner_death)
+CHECKS = (
+    startup_timeout,
+    cancelled,
+    unknown,
+    stands_still,
+    running_command,
+    to_disk,
+    lifetime,
+    kill,
+    from_outside,
+    accumulates_nothing,
+    owner_death,
+)

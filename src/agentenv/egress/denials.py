@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import socket
@@ -106,13 +107,16 @@ def waiting(listener: socket.socket) -> Iterator[Packet]:
     """The packets that `listener` has been told of since the last time. What came faster than it was read is lost."""
     while True:
         try:
-            data = listener.recv(_LARGEST_MESSAGE)
+            data, (sender, _) = listener.recvfrom(_LARGEST_MESSAGE)
         except BlockingIOError:
             return
-        except OSError:
-            # ENOBUFS: the kernel had more to tell than the socket holds.
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:
+                raise
+            # The kernel had more to tell than the socket holds.
             continue
-        yield from packets(data)
+        if sender == 0:  # the kernel
+            yield from packets(data)
 
 
 def packets(data: bytes) -> Iterator[Packet]:

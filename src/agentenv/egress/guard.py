@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -40,17 +40,28 @@ class Link(Protocol):
 class Guard:
     """Guards the link of one sandbox from `open` to `close`. A new link has the default policy, for which nothing has to be done."""
 
-    def __init__(self, sandbox: str, link: Link, resolver: Callable[[], Resolver], events: EventSink) -> None:
+    def __init__(
+        self, sandbox: str, link: Link, resolver: Callable[[], Resolver], events: EventSink, mend: Callable[[], Awaitable[None]]
+    ) -> None:
+        """`mend` puts the machine's own rules in force again, without which there is nothing that leads to the sandbox's."""
         self.policy = EgressPolicy()
         self._link = link
         self._resolver = resolver
+        self._mend = mend
         self._log = DenialLog(sandbox, events)
         self._proxy: EgressProxy | None = None
         self.proxy_ports: rules.ProxyPorts | None = None
         self._turn = asyncio.Lock()
         self._on_host = False
+        self._settled = True
+        """Whether all that is in force is `policy`, and not in part what a change would have made of it that failed."""
         self._closed = False
         asyncio.get_running_loop().add_reader(link.wall.refusals, self._heard)
+
+    @property
+    def interface(self) -> str:
+        """The host's end of the link."""
+        return self._link.interface
 
     def denials(self) -> tuple[Denial, ...]:
         """What the sandbox was refused, the last 500 times, the oldest first."""
@@ -70,13 +81,13 @@ class Guard:
         async with self._turn:
             if self._closed:
                 raise InvalidState("the sandbox's network is gone.")
-            if policy == self.policy:
+            if policy == self.policy and self._settled:
                 return
+            self._settled = False
             proxy, ports = await self._proxy_for(policy)
             try:
                 self._on_host = True
-                text = rules.host_chains(self._link.interface, policy, ports)
-                await asyncio.to_thread(nftables.apply, text)
+                await self._apply_on_host(rules.host_chains(self._link.interface, policy, ports))
                 await asyncio.to_thread(self._link.wall.change, policy)
                 if (policy.upload, policy.download) != (self.policy.upload, self.policy.download):
                     await asyncio.to_thread(shape, self._link.interface, self._link.netns, policy)
@@ -84,7 +95,7 @@ class Guard:
                 if proxy is not None and proxy is not self._proxy:
                     await proxy.close()
                 raise
-            before, self._proxy, self.proxy_ports, self.policy = self._proxy, proxy, ports, policy
+            before, self._proxy, self.proxy_ports, self.policy, self._settled = self._proxy, proxy, ports, policy, True
             if before is not None:
                 before.change(policy)
                 if before is not proxy:
@@ -102,6 +113,14 @@ class Guard:
                 await self._proxy.close()
             if self._on_host:
                 await asyncio.to_thread(nftables.apply, rules.no_host_chains([self._link.interface]))
+
+    async def _apply_on_host(self, text: str) -> None:
+        try:
+            await asyncio.to_thread(nftables.apply, text)
+        except nftables.RulesRefused:
+            # Somebody may have emptied the host's rules.
+            await self._mend()
+            await asyncio.to_thread(nftables.apply, text)
 
     async def _proxy_for(self, policy: EgressPolicy) -> tuple[EgressProxy | None, rules.ProxyPorts | None]:
         """The proxy that `policy` needs, the present one where there is one."""

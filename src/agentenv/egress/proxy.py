@@ -11,9 +11,10 @@ import asyncio
 import ipaddress
 import socket
 import struct
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from typing import Any
 
 from agentenv.egress.client_hello import HANDSHAKE, Malformed, server_name
 from agentenv.egress.denials import DenialLog
@@ -24,7 +25,7 @@ from agentenv.egress.resolver import LookupFailed, NoSuchName, Resolver, reachab
 from agentenv.egress.rules import ProxyPorts
 from agentenv.egress.streams import BUFFER, pump, reset
 
-MOST_CONNECTIONS = 1024
+MOST_CONNECTIONS = 256
 _HELLO_PATIENCE = 10.0
 _CONNECT_PATIENCE = 10.0
 _ORIGINAL_DESTINATION = 80  # SO_ORIGINAL_DST, linux/netfilter_ipv4.h
@@ -50,6 +51,9 @@ class _Refused(Exception):
         self.rule, self.name, self.tls = rule, name, tls
 
 
+_Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+
+
 class EgressProxy:
     """Serves the sandbox whose packets come to `gateway`, an address of this machine, from `open` to `close`."""
 
@@ -66,9 +70,9 @@ class EgressProxy:
     async def open(self) -> ProxyPorts:
         """Listens on free ports. Raises `OSError`; then nothing listens."""
         async with AsyncExitStack() as stack:
-            streams = await asyncio.start_server(self._connected, self._gateway, 0, limit=BUFFER, backlog=256)
+            streams = await asyncio.start_server(self._begin(self._connected), self._gateway, 0, limit=BUFFER, backlog=256)
             stack.callback(streams.close)
-            questions = await asyncio.start_server(self._asked, self._gateway, 0, limit=BUFFER)
+            questions = await asyncio.start_server(self._begin(self._names.serve_stream), self._gateway, 0, limit=BUFFER)
             stack.callback(questions.close)
             loop = asyncio.get_running_loop()
             transport, datagrams = await loop.create_datagram_endpoint(lambda: Datagrams(self._names), (self._gateway, 0))
@@ -92,41 +96,34 @@ class EgressProxy:
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
 
-    @contextmanager
-    def _served(self, writer: asyncio.StreamWriter) -> Iterator[bool]:
-        """Whether there is room for one more connection, which is counted while it is served."""
-        task = asyncio.current_task()
-        assert task is not None
-        if len(self._serving) >= MOST_CONNECTIONS:
-            reset(writer)
-            yield False
-            return
-        self._serving.add(task)
-        try:
-            yield True
-        finally:
-            self._serving.discard(task)
-            self._joined.pop(task, None)
-            reset(writer)
+    def _begin(self, serve: _Serve) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
+        """What takes a new connection: it is served in a task of its own, as long as there is room for one more."""
 
-    async def _asked(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with self._served(writer) as room:
-            if room:
-                await self._names.serve_stream(reader, writer)
+        def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if len(self._serving) >= MOST_CONNECTIONS:
+                reset(writer)
+                return
+            task = asyncio.get_running_loop().create_task(serve(reader, writer))
+            self._serving.add(task)
+            task.add_done_callback(lambda task: self._over(task, writer))
+
+        return begin
+
+    def _over(self, task: asyncio.Task[None], writer: asyncio.StreamWriter) -> None:
+        """Ends a connection with its task. What nobody foresaw is told by the event loop's own handler, when the task is collected."""
+        self._serving.discard(task)
+        self._joined.pop(task, None)
+        reset(writer)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with self._served(writer) as room:
-            if not room:
-                return
+        # A side that breaks off is no fault of ours; the other learns it as a reset.
+        with suppress(OSError, EOFError):
             address, port = _meant_for(writer)
             try:
                 await self._serve(reader, writer, port)
             except _Refused as refusal:
                 self._log.add(refusal.name or str(address), port, "tcp", refusal.rule)
                 await _refuse(writer, refusal)
-            except (OSError, EOFError):
-                # One side broke off; the other learns it as a reset.
-                return
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
         wish = await _read_wish(reader)

@@ -27,14 +27,14 @@ class Wall:
         """With the policy that all sandboxes have by default. Blocks for about a millisecond; raises `InfrastructureError`, `OSError`."""
 
         def work() -> socket.socket:
-            nftables.apply(rules.inner_wall(EgressPolicy(), nameservers, fresh=True))
+            nftables.apply(rules.inner_wall(nameservers))
             return denials.listen(rules.LOG_GROUP)
 
         return cls(netns, nameservers, inside(netns, work))
 
     def change(self, policy: EgressPolicy) -> None:
         """Puts `policy` in force in one transaction; blocks for some milliseconds. Raises `InfrastructureError`; then nothing changed."""
-        text = rules.inner_wall(policy, self.nameservers, fresh=False)
+        text = rules.inner_change(policy, self.nameservers)
         inside(self.netns, lambda: nftables.apply(text))
 
     def close(self) -> None:

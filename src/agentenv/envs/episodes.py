@@ -1,7 +1,8 @@
 """Keeping, restoring and forking a running episode together with its sandbox.
 
-Where the backend snapshots memory, the environment's process itself is kept. Elsewhere the environment saves its episode into a file of its
-sandbox first (`STATE_FILE`), so that a snapshot of the files holds both, and the server that is started from it loads that file.
+Where the sandbox can be written down with its memory, the environment's process itself is kept, and goes on. Elsewhere the environment
+saves its episode into a file of its sandbox first (`STATE_FILE`), so that a snapshot of the files holds both, and the server that is
+started from it loads that file.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ class Branching(Protocol):
 
 
 def snapshot(lane: Lane, name: str | None) -> str:
-    """Keeps sandbox and episode; returns the snapshot's id. Raises `CapabilityError` where the environment cannot be saved."""
+    """Keeps sandbox and episode; returns the snapshot's id.
+
+    Raises `CapabilityError` where neither the sandbox's memory nor the environment can be saved.
+    """
     _store_episode(lane)
     return _branching(lane).snapshot(name).id
 
@@ -83,7 +87,10 @@ def _adopt(child: SandboxHandle | AgentEnvError, plan: Plan) -> Lane | AgentEnvE
 
 
 def _store_episode(lane: Lane) -> None:
-    lane.sandbox.files.write(STATE_FILE, lane.save())
+    if lane.broken is not None:
+        raise lane.broken
+    if not lane.sandbox.capabilities.memory_snapshot:
+        lane.sandbox.files.write(STATE_FILE, lane.save())
 
 
 def _branching(lane: Lane) -> Branching:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from agentenv.egress.policy import EgressPolicy
-from agentenv.isolation.contract import Resources
+from agentenv.isolation.contract import Capabilities, Resources
 
 
 class RunningCommand(Protocol):
@@ -22,10 +22,24 @@ class RunningCommand(Protocol):
         ...
 
 
-class Commands(Protocol):
-    """Starts programs in the sandbox."""
+class Listed(Protocol):
+    """A command that runs in the background: its number in the sandbox, and what it was called."""
 
-    def run(self, cmd: Sequence[str], *, background: Literal[True]) -> RunningCommand: ...
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def tag(self) -> str | None: ...
+
+
+class Commands(Protocol):
+    """Starts programs in the sandbox, and finds again those that went on from memory."""
+
+    def run(self, cmd: Sequence[str], *, background: Literal[True], tag: str) -> RunningCommand: ...
+
+    def list(self) -> Sequence[Listed]: ...
+
+    def connect(self, pid: int) -> RunningCommand: ...
 
 
 class Files(Protocol):
@@ -41,6 +55,9 @@ class SandboxHandle(Protocol):
 
     @property
     def id(self) -> str: ...
+
+    @property
+    def capabilities(self) -> Capabilities: ...
 
     @property
     def commands(self) -> Commands: ...

@@ -40,10 +40,14 @@ class Lane:
     def adopt(
         cls, sandbox: SandboxHandle, spec: EnvironmentSpec, timeouts: EnvTimeouts, *, startup: float | None = None, resume: bool = False
     ) -> Lane:
-        """Starts the environment in a sandbox that exists, and takes that over. With `resume` it goes on with the episode saved in it."""
+        """Starts the environment in a sandbox that exists, and takes that over.
+
+        With `resume` it goes on with the episode that the sandbox carries: in the memory of its process, or saved in a file.
+        """
         try:
             budget = timeouts.startup if startup is None else max(startup, 0.001)
-            process = EnvironmentProcess.start(sandbox, spec, timeout=budget, resume=resume)
+            process = EnvironmentProcess.find(sandbox, spec) if resume and sandbox.capabilities.memory_snapshot else None
+            process = process or EnvironmentProcess.start(sandbox, spec, timeout=budget, resume=resume)
             return cls(sandbox, process, connect(process, budget), timeouts)
         except BaseException:
             sandbox.kill()

@@ -21,6 +21,9 @@ SOCKET: Final = "/run/agentenv/environment.sock"
 STATE_FILE: Final = "/var/lib/agentenv/episode"
 """Where a saved episode lies in a sandbox, so that a file-system snapshot carries it."""
 
+TAG: Final = "agentenv-environment"
+"""What the server is called among the sandbox's commands, by which it is found again in a copy."""
+
 _BOOT: Final = "import sys; sys.path[0] = sys.argv.pop(1); from agentenv.envs.guest.server import main; sys.exit(main())"
 _OUTPUT_LIMIT: Final = 65_536
 
@@ -36,7 +39,7 @@ class EnvironmentSpec:
 
 
 class EnvironmentProcess:
-    """One environment's server. Made by `start`, which returns when it listens."""
+    """One environment's server. Made by `start`, which returns when it listens, or by `find`."""
 
     def __init__(self, sandbox: SandboxHandle, spec: EnvironmentSpec) -> None:
         self.sandbox = sandbox
@@ -58,10 +61,19 @@ class EnvironmentProcess:
         """
         process = cls(sandbox, spec)
         command = launch_command(deliver(sandbox, spec.target), spec, resume=resume)
-        running = sandbox.commands.run(("/bin/sh", "-c", command), background=True)
-        threading.Thread(target=process._watch, args=(running,), name=f"agentenv-watch-{sandbox.id}", daemon=True).start()
+        process._begin_watch(sandbox.commands.run(("/bin/sh", "-c", command), background=True, tag=TAG))
         process._await_ready(timeout)
         return process
+
+    @classmethod
+    def find(cls, sandbox: SandboxHandle, spec: EnvironmentSpec) -> EnvironmentProcess | None:
+        """The server that went on in a sandbox made from memory; None when there is none."""
+        for known in sandbox.commands.list():
+            if known.tag == TAG:
+                process = cls(sandbox, spec)
+                process._begin_watch(sandbox.commands.connect(known.pid))
+                return process
+        return None
 
     @property
     def output(self) -> str:
@@ -86,6 +98,9 @@ class EnvironmentProcess:
         return SandboxDied(
             self.sandbox.id, f"the process of its environment {self.spec.name!r} {how} during {doing}{said}", evidence=evidence
         )
+
+    def _begin_watch(self, running: RunningCommand) -> None:
+        threading.Thread(target=self._watch, args=(running,), name=f"agentenv-watch-{self.sandbox.id}", daemon=True).start()
 
     def _watch(self, running: RunningCommand) -> None:
         try:

@@ -17,7 +17,9 @@ GROUP = "agentenv.backends"
 STRONGEST_FIRST = ("firecracker", "gvisor", "namespace")
 """What "auto" tries, in this order: hardware isolation, a kernel of its own, namespaces. Others are used by name only."""
 
-_OWN = tuple(metadata.EntryPoint(name, f"agentenv.isolation.{name}:open_backend", GROUP) for name in ("firecracker", "gvisor", "namespace"))
+_OWN = tuple(
+    metadata.EntryPoint(name, f"agentenv.isolation.{name}:open_backend", GROUP) for name in ("firecracker", "gvisor", "namespace", "qemu")
+)
 _log = logger(__name__)
 
 

@@ -39,12 +39,18 @@ async def restored(machine: Machine, hostname: str, machine_id: str | None, *, t
 
     Without `machine_id` the one that it finds in its files stays.
     """
-    await tell(
-        machine,
-        "restored",
-        timeout=timeout,
-        entropy=os.urandom(64),
-        realtime_ns=time.time_ns(),
-        hostname=hostname,
-        machine_id=machine_id,
-    )
+
+    def say() -> None:
+        with machine.dial() as connection:
+            # The time is read last: to reach the agent of a machine that has just begun to go on can take a while.
+            call(
+                connection,
+                "restored",
+                timeout=timeout,
+                entropy=os.urandom(64),
+                hostname=hostname,
+                machine_id=machine_id,
+                realtime_ns=time.time_ns(),
+            )
+
+    await asyncio.to_thread(say)

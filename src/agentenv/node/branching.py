@@ -49,12 +49,15 @@ class Branching:
         """
         snapshot = self.tree.find(request.snapshot or "")
         memory = goes_on(snapshot, request.isolation, request.memory)
+        _check_disk_size(snapshot, request.resources)
         origin = await self.origin(snapshot, memory=memory)
         isolation = snapshot.backend if memory or (snapshot.disk and request.isolation == "auto") else request.isolation
         request = replace(request, image=origin.image.image, isolation=isolation or request.isolation)
         if memory:
             limits = _completed(request.resources, snapshot.resources)
             request = replace(request, resources=limits, env={**snapshot.env, **request.env})
+        elif snapshot.disk:
+            request = replace(request, resources=replace(request.resources, storage=snapshot.resources.storage))
         return request, origin
 
     async def origin(self, snapshot: Snapshot, *, memory: bool) -> Origin:
@@ -209,6 +212,16 @@ def _completed(wish: Resources, before: Resources) -> Resources:
     """The limits asked for, and where none was those that the processes had lived under."""
     missing = {name: getattr(before, name) for name in ("cpu", "memory", "storage") if getattr(wish, name) is None}
     return replace(wish, **missing)
+
+
+def _check_disk_size(snapshot: Snapshot, wish: Resources) -> None:
+    """A disk is as large as it was made, and that is the limit of what is written to it."""
+    if snapshot.disk and wish.storage not in (None, snapshot.resources.storage):
+        size = snapshot.resources.storage
+        raise CapabilityError(
+            f"snapshot {snapshot.label} is a disk {'without a limit' if size is None else f'of {size} bytes'}; `storage` cannot change it.",
+            remedy="Leave `resources.storage` out.",
+        )
 
 
 def _pinned(sandbox: NodeSandbox) -> SandboxRequest:

@@ -108,9 +108,12 @@ class NetworkPool:
 
         Raises `InfrastructureError` or `OSError` where that cannot be; the slot is to be released then, too.
         """
-        guard = self._guards[slot.index] = Guard(sandbox, slot, lambda: self._resolver, self._events)
+        guard = self._guards[slot.index] = Guard(sandbox, slot, lambda: self._resolver, self._events, self._enforce)
         await guard.change(policy)
         return guard
+
+    async def _enforce(self) -> None:
+        await self._host.enforce({guard.interface: text for guard in self._guards.values() if (text := guard.host_rules())})
 
     @cached_property
     def _resolver(self) -> Resolver:
@@ -167,7 +170,7 @@ class NetworkPool:
             await self._wanted.wait()
             self._wanted.clear()
             try:
-                await self._host.enforce("".join(guard.host_rules() for guard in self._guards.values()))
+                await self._enforce()
                 while len(self._ready) < self._size:
                     self._ready.append(await self._make())
                 pause = FIRST_RETRY

@@ -11,13 +11,13 @@ import ipaddress
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from agentenv.egress import nftables
-from agentenv.egress.rules import TABLE
+from agentenv.egress.rules import TABLE, no_host_chains
 from agentenv.errors import InfrastructureError
 from agentenv.images.held import Held, claim, wait_for
 from agentenv.node import network_policy, network_slots
@@ -85,6 +85,18 @@ def _foreign_walls() -> list[str]:
     ]
 
 
+def _stand(own: Collection[str]) -> bool:
+    """Whether the machine's rules are there, with those of the sandboxes behind the interfaces `own`."""
+    try:
+        for chain in network_policy.BASE_CHAINS:
+            if not any("rule" in entry for entry in json.loads(nftables.ask(f"list chain inet {TABLE} {chain}"))["nftables"]):
+                return False
+        known = nftables.ask(f"list map inet {TABLE} forward_of")
+    except nftables.RulesRefused:
+        return False
+    return all(f'"{interface}"' in known for interface in own)
+
+
 def _give_back(waited: asyncio.Future[Held]) -> None:
     if not waited.cancelled() and waited.exception() is None:
         waited.result().release()
@@ -96,6 +108,7 @@ class NetworkHost:
     def __init__(self, state: Path = STATE) -> None:
         self._state = state
         self._pools = state / "pools"
+        self._applied = ""
 
     async def join(self, owner: str, home: Path) -> Membership:
         """Puts the rules in force, then lets packets be forwarded. `home` is written down for who wonders whose the slots are.
@@ -127,10 +140,14 @@ class NetworkHost:
                     await self._clear_if_unused()
             return Membership(owner, slot_range, network_policy.host_nameservers(), mtu, lock)
 
-    async def enforce(self, own: str = "") -> None:
-        """Puts the rules in force again, in case somebody has emptied the host's, with `own`, this owner's; connections go on."""
+    async def enforce(self, own: Mapping[str, str]) -> None:
+        """Puts the rules in force again where somebody has emptied the host's; connections go on.
+
+        `own` are those of this owner's sandboxes, by their interfaces.
+        """
         async with self._exclusive():
-            await self._apply_rules(own)
+            if self._rules() != self._applied or not await asyncio.to_thread(_stand, own):
+                await self._apply_rules("".join(own.values()))
 
     async def leave(self, membership: Membership) -> None:
         """Ends an owner's part; with the last one go the rules, and forwarding is as it was before."""
@@ -146,8 +163,12 @@ class NetworkHost:
         async with self._exclusive():
             locks = [lock for directory in self._pools.iterdir() if (lock := claim(directory)) is not None]
             dead = {lock.directory.name for lock in locks} | set(dead_owners)
-            names = network_slots.owned_names()
-            await network_slots.destroy_namespaces(name for owner in dead for name in names.get(owner, ()))
+            owned = network_slots.owned_names()
+            names = [name for owner in dead for name in owned.get(owner, ())]
+            if names:
+                # The rules first: the next sandbox behind an interface of that name must not find them.
+                await asyncio.to_thread(nftables.apply, no_host_chains(network_slots.interfaces_of(names)))
+            await network_slots.destroy_namespaces(names)
             for owner in dead:
                 shutil.rmtree(self._pools / owner, ignore_errors=True)
             for lock in locks:
@@ -172,8 +193,13 @@ class NetworkHost:
             lock.release()
 
     async def _apply_rules(self, own: str = "") -> None:
+        rules = self._rules()
+        await asyncio.to_thread(nftables.apply, rules + own)
+        self._applied = rules
+
+    def _rules(self) -> str:
         ranges = {path.read_text() for path in self._pools.glob("*/range")}
-        await asyncio.to_thread(nftables.apply, network_policy.ruleset(sorted(ranges), network_policy.host_nameservers()) + own)
+        return network_policy.ruleset(sorted(ranges), network_policy.host_nameservers())
 
     def _forward_packets(self) -> None:
         if _FORWARDING.read_text().strip() == "0":

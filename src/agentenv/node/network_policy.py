@@ -109,6 +109,9 @@ _CHAINS = {
     "postrouting": " { type nat hook postrouting priority srcnat; policy accept; }",
 }
 
+BASE_CHAINS = tuple(chain for chain, hook in _CHAINS.items() if hook)
+"""Those in which the kernel begins."""
+
 _RULES = f"""\
 table inet {TABLE} {{
   chain ask_nameserver {{

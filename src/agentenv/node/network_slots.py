@@ -57,6 +57,11 @@ def owned_names() -> dict[str, list[str]]:
     return owners
 
 
+def interfaces_of(names: Iterable[str]) -> list[str]:
+    """The host's ends of the links of the namespaces `names`."""
+    return [interface_name(int(match["index"], 16)) for name in names if (match := _NAME.fullmatch(name))]
+
+
 async def create(owner: str, index: int, slot_range: network_policy.Network4, nameservers: tuple[str, ...], mtu: int) -> NetworkSlot:
     """Makes slot `index`; on any failure nothing of it is left.
 

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import struct
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
+from agentenv.egress.streams import BUFFER, pump, reset
 from agentenv.errors import AgentEnvError
 
 LOOPBACK = "127.0.0.1"
-BUFFER = 64 * 1024
-"""Bytes that may wait in each direction of a connection before its sender is held back."""
-
 DIALERS = 32
 """How many connections of one sandbox may be dialled at the same time."""
 
@@ -67,15 +64,15 @@ class PortForward:
             inner_reader, inner_writer = await asyncio.open_connection(sock=await self._dialled(dial), limit=BUFFER)
             writers.append(inner_writer)
             async with asyncio.TaskGroup() as both:
-                both.create_task(_pump(reader, inner_writer))
-                both.create_task(_pump(inner_reader, writer))
+                both.create_task(pump(reader, inner_writer))
+                both.create_task(pump(inner_reader, writer))
             whole = True
         except* (OSError, AgentEnvError):
             # Nobody listens inside, or one side broke off: the other side learns it as a reset.
             whole = False
         finally:
             for one in writers:
-                one.close() if whole else _reset(one)
+                one.close() if whole else reset(one)
             self._connections.discard(task)
 
     async def _dialled(self, dial: Callable[[], socket.socket]) -> socket.socket:
@@ -91,21 +88,3 @@ class PortForward:
 def _discard(dialling: Future[socket.socket]) -> None:
     if not dialling.cancelled() and dialling.exception() is None:
         dialling.result().close()
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Carries bytes one way until the sender is done, and then says so to the receiver; the other way goes on."""
-    while data := await reader.read(BUFFER):
-        writer.write(data)
-        await writer.drain()
-    if writer.can_write_eof():
-        writer.write_eof()
-
-
-def _reset(writer: asyncio.StreamWriter) -> None:
-    """Breaks the connection off without the orderly end that would read as "that was all"."""
-    endpoint: socket.socket | None = writer.get_extra_info("socket")
-    if endpoint is not None and endpoint.fileno() >= 0 and endpoint.family != socket.AF_UNIX:
-        # Lingering for zero seconds makes close() send a reset (socket(7), SO_LINGER).
-        endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    writer.transport.abort()

@@ -28,7 +28,7 @@ from agentenv.node.sandbox import NodeSandbox
 from agentenv.node.trash import Trash
 from agentenv.node.waiting import in_thread, uninterrupted
 
-FILES_ONLY = "Leave `memory` out, or give `memory=False`, for its files only."
+FILES_ONLY = "Give `memory=False` for its files only."
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Taking:
             async with AsyncExitStack() as undo:
                 files, written = self._staging(undo), self._staging(undo) if memory else None
                 async with AsyncExitStack() as going_on:
-                    await self._stand_still(sandbox, going_on, told=memory or sandbox.capabilities.disk_image, disk=not memory)
+                    await self._stand_still(sandbox, going_on, told=memory or sandbox.capabilities.disk_image)
                     if written is not None:
                         await self._write_memory(sandbox, written)
                     anything = await self._copy_files(sandbox, files)
@@ -90,15 +90,18 @@ class Taking:
         undo.callback(self.trash.discard, path)
         return path
 
-    async def _stand_still(self, sandbox: NodeSandbox, going_on: AsyncExitStack, *, told: bool, disk: bool) -> None:
-        """Stops the sandbox; with `told` its agent hears of it before, for which a paused one has to run for a moment."""
+    async def _stand_still(self, sandbox: NodeSandbox, going_on: AsyncExitStack, *, told: bool) -> None:
+        """Stops the sandbox; with `told` its agent hears of it before, for which a paused one has to run for a moment.
+
+        A disk is flushed also where memory has what is not on it yet: the files alone must be whole, too.
+        """
         machine, runs = sandbox.machine, sandbox.state == "running"
         if not runs and told:
             going_on.push_async_callback(_to_the_end, machine.pause)
             await uninterrupted(machine.resume())
         if told:
             going_on.push_async_callback(self._thaw, sandbox.id, machine)
-            await uninterrupted(agent_words.freeze(machine, disk=disk))
+            await uninterrupted(agent_words.freeze(machine, disk=sandbox.capabilities.disk_image))
         if runs or told:
             going_on.push_async_callback(_to_the_end, machine.resume)
             await uninterrupted(machine.pause())
@@ -119,6 +122,10 @@ class Taking:
         sandbox.written_down = None
         try:
             await uninterrupted(machine.checkpoint(directory, parent.paths[0] if parent else None))
+        except InfrastructureError as error:
+            if type(error) is InfrastructureError and error.remedy is None:
+                raise InfrastructureError(error.message, remedy=FILES_ONLY) from error
+            raise
         finally:
             if parent is not None:
                 parent.release()

@@ -33,5 +33,7 @@ async def open_yard(place: Path, *, jailed: bool) -> AsyncIterator[VmYard]:
     directory.mkdir(mode=0o700)
     launcher = await Launcher.open(find_programs(jailed=jailed), CgroupTree.discover(), directory)
     yard = VmYard(launcher, directory, write_kernel(directory / "kernel", pages=PAGES))
-    yield yard
-    await launcher.close()
+    try:
+        yield yard
+    finally:
+        await yard.close()

@@ -16,7 +16,7 @@ from tests.machines import obtain_or_skip, shared_store
 from agentenv.errors import BackendUnavailable
 from agentenv.isolation.firecracker.counter import count
 from agentenv.isolation.firecracker.jail import ROOT, UPPER
-from agentenv.isolation.firecracker.launcher import Launcher
+from agentenv.isolation.firecracker.launcher import Launcher, Vmm
 from agentenv.isolation.firecracker.release import Programs, Release
 from agentenv.isolation.firecracker.snapshot import read_facts
 from agentenv.isolation.firecracker.vm import Boot, Vm
@@ -55,6 +55,7 @@ class VmYard:
     launcher: Launcher
     directory: Path
     kernel: Path
+    _vmms: list[Vmm] = field(default_factory=list)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def new(self, name: str) -> Path:
@@ -69,10 +70,22 @@ class VmYard:
                 file.truncate(_DISK)
         return paths
 
+    async def launch(self) -> Vmm:
+        """A process, which `close` ends at the latest."""
+        vmm = await self.launcher.launch()
+        self._vmms.append(vmm)
+        return vmm
+
+    async def close(self) -> None:
+        """Ends what a test has left running."""
+        for vmm in self._vmms:
+            await vmm.end()
+        await self.launcher.close()
+
     async def boot(self, *, kernel: Path | None = None, memory: int = MEMORY) -> Vm:
         """A machine that counts; on failure nothing of it is left."""
         async with AsyncExitStack() as held:
-            vmm = await self.launcher.launch()
+            vmm = await self.launch()
             held.push_async_callback(vmm.end)
             vm = await Vm.boot(vmm, self.release, Boot(kernel or self.kernel, "", memory, drives=self.drives(), image="tiny"))
             held.pop_all()
@@ -82,7 +95,7 @@ class VmYard:
         """A machine from a checkpoint; on failure nothing of it is left."""
         facts = read_facts(checkpoint, self.release)
         async with AsyncExitStack() as held:
-            vmm = await self.launcher.launch()
+            vmm = await self.launch()
             held.push_async_callback(vmm.end)
             vm = await Vm.load(vmm, self.release, checkpoint, facts, self.drives(), resume=resume)
             held.pop_all()

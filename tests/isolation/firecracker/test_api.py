@@ -121,7 +121,7 @@ def test_one_connection_serves_all_requests(serve: Serve) -> None:
 
 
 @given(cuts=st.lists(st.integers(1, 120), max_size=6))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20, deadline=None)
 def test_an_answer_comes_in_any_pieces(tmp_path_factory: pytest.TempPathFactory, cuts: list[int]) -> None:
     whole = answer(b'{"amount_mib":12}')
     places = [0, *sorted({cut for cut in cuts if cut < len(whole)}), len(whole)]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.isolation.firecracker.machines import MEMORY, VmYard, counts_beyond, first_count
-from tests.machines import obtain_or_skip, shared_store
+from tests.machines import shared_store
 
 from agentenv.errors import (
     BackendUnavailable,
@@ -82,6 +82,12 @@ async def tiny(vms: VmYard, tmp_path: Path) -> AsyncIterator[BackendYard]:
     assert vms.leftovers() == []
 
 
+def require_kernel() -> None:
+    """To fetch one takes too long for a short test."""
+    if shared_store().find("kernel") is None:
+        pytest.skip("no kernel in the tests' cache; `make soak` fetches it")
+
+
 async def test_it_is_a_backend_that_restores(tiny: BackendYard) -> None:
     assert isinstance(tiny.backend, Backend)
     assert isinstance(tiny.backend, Restoring)
@@ -106,6 +112,14 @@ async def test_less_memory_than_it_had_is_taken_by_the_balloon(tiny: BackendYard
     checkpoint = await tiny.checkpoint()
     machine = await tiny.backend.restore(tiny.spec(resources=Resources(memory=12 * MIB)), checkpoint)
     assert (await machine.vm.balloon()).target_mib == MEMORY - 12
+    await machine.pause()
+    again = await tiny.vms.checkpoint(machine.vm)
+    same = await tiny.backend.restore(tiny.spec(), again)
+    assert (await same.vm.balloon()).target_mib == MEMORY - 12
+    await same.pause()  # the tiny guest has no agent that could be asked
+    assert (await same.usage()).memory_limit == 12 * MIB
+    more = await tiny.backend.restore(tiny.spec(resources=Resources(memory=MEMORY * MIB)), again)
+    assert (await more.vm.balloon()).target_mib == 0
 
 
 async def test_what_the_checkpoint_is_not_of_is_refused(tiny: BackendYard, tmp_path: Path) -> None:
@@ -139,7 +153,7 @@ async def test_a_checkpoint_that_is_none(tiny: BackendYard, tmp_path: Path) -> N
 async def test_a_linux_that_does_not_come_up_ends_with_the_time_out(tiny: BackendYard, tmp_path: Path) -> None:
     if native_kvm().native:
         pytest.skip("Linux comes up here (test_linux)")
-    obtain_or_skip("kernel")
+    require_kernel()
     await asyncio.to_thread(lambda: prepare_guest(tiny.root, shared_store(), transport="vsock", elf=True))
     directory = tmp_path / "linux"
     directory.mkdir()
@@ -232,7 +246,7 @@ async def test_an_emulating_kvm_is_refused_with_the_reason(tmp_path: Path, monke
 
 
 async def test_the_probe_tries_the_tiny_guest_once(vms: VmYard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    obtain_or_skip("kernel")
+    require_kernel()
     monkeypatch.setenv("AGENTENV_HOME", str(tmp_path / "home"))
     launcher = vms.launcher
     arguments = (launcher.programs, launcher.cgroups, shared_store(), vms.directory)

@@ -53,7 +53,7 @@ async def test_a_truncated_memory(vms: VmYard, checkpoint: Path) -> None:
     assert vms.leftovers() == []
 
 
-@pytest.mark.parametrize("size", [0, 100, 16_000])
+@pytest.mark.parametrize("size", [0, 16_000])
 async def test_a_truncated_state(vms: VmYard, checkpoint: Path, size: int) -> None:
     cut(checkpoint / STATE, size)
     with pytest.raises(InfrastructureError, match="Firecracker refused PUT /snapshot/load"):
@@ -208,7 +208,6 @@ async def test_a_restore_that_is_given_up_at_any_moment(vms: VmYard, checkpoint:
     assert broken_off
     vm = await vms.load(checkpoint)
     await counts_beyond(vm, 1)
-    await vms.launcher.close()
 
 
 async def test_a_checkpoint_that_is_given_up_leaves_an_empty_directory(vms: VmYard) -> None:

@@ -28,6 +28,8 @@ from agentenv.isolation.namespace.agent_call import call
 from agentenv.isolation.vm import clone_disk
 from agentenv.isolation.vm.kvm import native_kvm
 
+pytestmark = [pytest.mark.timeout(600), pytest.mark.soak]
+
 MIB = 1 << 20
 COUNTER = "n=0; while :; do n=$((n + 1)); echo $n > /tmp/count; done"
 

@@ -16,7 +16,6 @@ from tests.isolation.sandboxes import Yard
 
 from agentenv.errors import CapabilityError, InvalidState, SandboxDied
 from agentenv.isolation.contract import Exit, Machine, MachineSpec, Resources, RootFilesystem, Tree
-from agentenv.isolation.firecracker import console
 from agentenv.isolation.firecracker.jail import VSOCK
 from agentenv.isolation.firecracker.machine import DISK, FirecrackerMachine, cores_of, memory_of
 from agentenv.isolation.namespace.agent_call import call
@@ -156,17 +155,3 @@ def test_what_a_machine_gets_of_the_host() -> None:
     assert cores_of(Resources(cpu=2.5)) == 3
     assert cores_of(Resources(cpu=500)) == 32
     assert cores_of(Resources()) == min(32, len(os.sched_getaffinity(0)))
-
-
-CONSOLE = """
-[    2.113400] Out of memory: Killed process 61 (python3 (main)) total-vm:123kB, anon-rss:99kB
-[    2.700000] Memory cgroup out of memory: Killed process 70 (hog) total-vm:1kB
-[    3.141592] Kernel panic - not syncing: VFS: Unable to mount root fs
-"""
-
-
-def test_what_a_console_tells() -> None:
-    assert [(kill.process, kill.limit) for kill in console.oom_kills(CONSOLE, MIB)] == [("python3 (main)", MIB), ("hog", MIB)]
-    assert console.panic(CONSOLE) == "VFS: Unable to mount root fs"
-    assert console.oom_kills("", MIB) == ()
-    assert console.panic("all is well") is None

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentenv.errors import InfrastructureError
@@ -43,6 +43,7 @@ LAYERS = st.lists(st.dictionaries(st.integers(0, PAGES - 1), st.integers(0, 255)
 
 
 @given(LAYERS)
+@settings(max_examples=25, deadline=None)
 def test_each_layer_lies_over_the_older_ones(tmp_path_factory: pytest.TempPathFactory, layers: list[dict[int, int]]) -> None:
     place = tmp_path_factory.mktemp("chain")
     newest = checkpoint(place / "0")

@@ -124,6 +124,17 @@ async def test_differences_to_another_than_the_last_checkpoint_are_written_whole
     await vm.kill()
 
 
+async def test_a_parent_that_is_damaged_is_done_without(vms: VmYard) -> None:
+    vm = await vms.boot()
+    await vm.pause()
+    first = await vms.checkpoint(vm)
+    (first / "agentenv.json").write_text("{")
+    second = await vms.checkpoint(vm, first)
+    assert memory.layers(second) == [second / memory.WHOLE]
+    assert await vms.load(second)
+    await vm.kill()
+
+
 async def test_eight_children_go_on_counting_each_for_itself(vms: VmYard) -> None:
     parent = await vms.boot()
     await counts_beyond(parent, 5)

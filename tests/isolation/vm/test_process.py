@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import select
 import signal
@@ -76,12 +75,11 @@ async def test_who_waits_for_output_is_told(warden: Warden) -> None:
     monitor = warden.spawn(["/bin/sh", "-c", "echo first; sleep 1000"])
     while "first" not in monitor.output:
         await monitor.more()
-    waiting = asyncio.ensure_future(monitor.more())
-    await asyncio.sleep(0)
-    assert not waiting.done()
     monitor.kill()
-    await waiting
-    await monitor.more()
+    while monitor.ended is None:
+        await monitor.more()
+    await monitor.more()  # at once: there is nothing to wait for any more
+    assert str(monitor.ended) == "was ended by SIGKILL"
 
 
 async def test_it_works_in_its_directory(warden: Warden, tmp_path: Path) -> None:
@@ -175,3 +173,26 @@ def _ends(pidfd: int) -> bool:
     poller = select.poll()
     poller.register(pidfd, select.POLLIN)
     return bool(poller.poll(10_000))
+
+
+PUNCH = """
+import ctypes, os, sys
+file = os.open(sys.argv[1], os.O_RDWR)
+punched = ctypes.CDLL(None, use_errno=True).fallocate64(file, 3, ctypes.c_int64(0), ctypes.c_int64(4096))
+grown = ctypes.CDLL(None, use_errno=True).fallocate64(file, 0, ctypes.c_int64(0), ctypes.c_int64(16384))
+print(punched, grown)
+print(open("/proc/self/status").read())
+"""
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_it_can_be_kept_from_punching_holes(warden: Warden, tmp_path: Path, whole: bool) -> None:
+    file = tmp_path / "memory"
+    file.write_bytes(b"x" * 8192)
+    monitor = warden.spawn([sys.executable, "-c", PUNCH, str(file)], keeps_files_whole=whole, small_pages=whole)
+    await monitor.wait()
+    assert monitor.output.startswith("0 0\n"), monitor.output
+    content = file.read_bytes()
+    assert len(content) == 16384
+    assert content[:8192] == (b"x" * 8192 if whole else bytes(4096) + b"x" * 4096)
+    assert f"THP_enabled:\t{0 if whole else 1}" in monitor.output

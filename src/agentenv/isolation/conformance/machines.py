@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
 from agentenv.errors import AgentEnvError, InfrastructureError, InvalidState, SandboxDied, StartupTimeout
 from agentenv.guest import Connection
-from agentenv.isolation.conformance.check import check, expect, expect_equal, expect_refusal
+from agentenv.isolation.conformance.check import NotApplicable, check, expect, expect_equal, expect_refusal
 from agentenv.isolation.conformance.traces import open_descriptors
-from agentenv.isolation.conformance.yard import PATIENT, Yard, open_yard, shell
+from agentenv.isolation.conformance.yard import PATIENT, TOO_SHORT, Yard, open_yard, shell
 from agentenv.isolation.contract import Machine, Timeouts, Tree
-
-_TOO_SHORT = 0.0005
-"""Seconds in which nothing can start that has to mount or load anything."""
 
 _CANCELLED_STARTS = 5
 
@@ -82,6 +81,21 @@ async def ends_by_itself(yard: Yard) -> None:
     await yard.expect_nothing_left(yard.directory_of(machine), "a machine that ended by itself")
 
 
+@check("machine.killed-from-outside")
+async def killed_from_outside(yard: Yard) -> None:
+    """A machine whose process of this machine is killed by somebody else is seen to end, says how, and leaves nothing."""
+    machine = await yard.start()
+    pid: int | None = getattr(machine, "pid", None)
+    if pid is None:
+        raise NotApplicable("its machines do not tell a process of this machine.")
+    os.kill(pid, signal.SIGKILL)
+    exited = await asyncio.wait_for(machine.wait(), 60)
+    expect(exited.reason, "it does not say how it ended.")
+    await _expect_dead(machine)
+    await machine.kill()
+    await yard.expect_nothing_left(yard.directory_of(machine), "a machine that was killed from outside")
+
+
 @check("machine.usage")
 async def usage(yard: Yard) -> None:
     """What a machine uses is told: some memory, at least one process, no kills and no refusals in an idle one."""
@@ -96,8 +110,8 @@ async def usage(yard: Yard) -> None:
 @check("machine-start.timeout")
 async def startup_timeout(yard: Yard) -> None:
     """A start that takes too long is a `StartupTimeout` which names the stage and the parameter, and leaves nothing."""
-    spec = yard.spec(timeouts=Timeouts(startup=_TOO_SHORT))
-    with expect_refusal(f"a start within {_TOO_SHORT:g} s", StartupTimeout) as caught:
+    spec = yard.spec(timeouts=Timeouts(startup=TOO_SHORT))
+    with expect_refusal(f"a start within {TOO_SHORT:g} s", StartupTimeout) as caught:
         await yard.start(spec)
     error = caught[0]
     expect(isinstance(error, StartupTimeout) and error.stage, "it does not name the stage that took too long.")
@@ -144,7 +158,7 @@ async def cancelled(yard: Yard) -> None:
 async def close(yard: Yard) -> None:
     """Closing a backend ends its machines, may be repeated, refuses further starts, and leaves nothing whatever."""
     async with open_yard(yard.backend.name) as other:
-        running, failed = await other.start(), other.spec(timeouts=Timeouts(startup=_TOO_SHORT))
+        running, failed = await other.start(), other.spec(timeouts=Timeouts(startup=TOO_SHORT))
         with expect_refusal("a start that takes too long", StartupTimeout):
             await other.start(failed)
         await other.backend.close()
@@ -164,4 +178,4 @@ async def _expect_dead(machine: Machine) -> None:
         await machine.pause()
 
 
-CHECKS = (start, connections, identity, kill, ends_by_itself, usage, startup_timeout, broken_image, cancelled, close)
+CHECKS = (start, connections, identity, kill, ends_by_itself, killed_from_outside, usage, startup_timeout, broken_image, cancelled, close)

@@ -11,16 +11,18 @@ import time
 from functools import partial
 from pathlib import Path
 
-from agentenv.errors import AgentEnvError, InvalidState
+from agentenv.errors import AgentEnvError, InvalidState, StartupTimeout
 from agentenv.guest import Command, Connection
 from agentenv.guest.processes import Tap
 from agentenv.guest.processes import start as start_process
 from agentenv.isolation.conformance.check import CheckFailed, check, expect, expect_equal, expect_refusal
-from agentenv.isolation.conformance.yard import Yard, count, counting, reached, shell
-from agentenv.isolation.contract import Checkpointing, Machine, MachineSpec, Restoring
+from agentenv.isolation.conformance.yard import TOO_SHORT, Yard, count, counting, reached, shell
+from agentenv.isolation.contract import Checkpointing, Machine, MachineSpec, Restoring, Timeouts
 
 _QUIET = 0.5
 """Seconds without output after which a machine counts as standing still; its program prints without a pause."""
+
+_SWEEPS = 4
 
 _SETTLING = 3.0
 """Seconds within which what was printed before a pause has come."""
@@ -116,6 +118,29 @@ async def damaged(yard: Yard) -> None:
         await _expect_damage_noticed(yard, checkpoint, file)
 
 
+@check("machine-memory.broken-off", needs=("memory_snapshot",), seconds=300)
+async def broken_off(yard: Yard) -> None:
+    """A start from a checkpoint that takes too long is a `StartupTimeout`; one that is given up at any moment leaves nothing."""
+    machine = await yard.start()
+    checkpoint, _ = await take_checkpoint(yard, machine)
+    spec = yard.spec(timeouts=Timeouts(startup=TOO_SHORT))
+    with expect_refusal(f"a start from a checkpoint within {TOO_SHORT:g} s", StartupTimeout):
+        yard.keep(await _restored(yard, checkpoint, spec))
+    await yard.expect_nothing_left(spec.directory, "a start from a checkpoint that timed out")
+    whole = sum(stage.seconds for stage in (await start_from(yard, checkpoint)).stages)
+    for number in range(_SWEEPS):
+        spec = yard.spec()
+        begun = asyncio.ensure_future(_restored(yard, checkpoint, spec))
+        await asyncio.wait({begun}, timeout=whole * (number + 1) / (_SWEEPS + 1))
+        begun.cancel()
+        await asyncio.wait({begun})
+        if not begun.cancelled():
+            yard.keep(begun.result())  # it was quicker than the last time
+            continue
+        await yard.expect_nothing_left(spec.directory, f"a start from a checkpoint given up after {number + 1}/{_SWEEPS + 1} of its time")
+    expect_equal("what the first machine prints then", await shell(machine, "echo on"), "on\n")
+
+
 async def take_checkpoint(yard: Yard, machine: Machine) -> tuple[Path, int]:
     """Writes the machine down with its files, as the node does; returns where, and how far its counter had at least come."""
     directory = yard.directory / f"checkpoint-{secrets.token_hex(4)}"
@@ -193,4 +218,4 @@ async def _until_quiet(tap: Tap) -> None:
     raise CheckFailed(f"a paused machine goes on printing: {taken} bytes came after the pause.")
 
 
-CHECKS = (stops, kill_while_paused, claim, restore, checkpoint_of_a_child, running_is_refused, damaged)
+CHECKS = (stops, kill_while_paused, claim, restore, checkpoint_of_a_child, running_is_refused, damaged, broken_off)

@@ -22,6 +22,9 @@ from agentenv.isolation.registry import open_backend
 
 PATIENT = Timeouts(startup=60.0, shutdown=20.0)
 
+TOO_SHORT = 0.0005
+"""Seconds in which nothing can start that has to mount or load anything."""
+
 
 @dataclass
 class Yard:

@@ -87,8 +87,8 @@ class FirecrackerBackend:
             attempt.printed = lambda: vmm.monitor.output
             attempt.enter("load")
             vm = await Vm.load(vmm, self._release, checkpoint, facts, drives)
-            if spec.resources.memory is not None and memory_of(spec.resources) < vm.memory_mib:
-                await vm.resize_balloon(vm.memory_mib - memory_of(spec.resources))
+            if spec.resources.memory is not None and (taken := vm.memory_mib - memory_of(spec.resources)) != facts.balloon:
+                await vm.resize_balloon(taken)
             return self._machine(vm, spec, attempt, held)
 
     async def warm(self) -> None:
@@ -99,8 +99,10 @@ class FirecrackerBackend:
         """Ends every sandbox and frees all. Idempotent."""
         self._closed = True
         await self._pool.close()
-        await asyncio.gather(*(machine.kill() for machine in list(self._machines)))
-        await self._launcher.close()
+        try:
+            await asyncio.gather(*(machine.kill() for machine in list(self._machines)))
+        finally:
+            await self._launcher.close()
 
     @asynccontextmanager
     async def _attempt(self, spec: MachineSpec) -> AsyncIterator[tuple[Attempt, AsyncExitStack]]:
@@ -172,7 +174,8 @@ class FirecrackerBackend:
 
     def _machine(self, vm: Vm, spec: MachineSpec, attempt: Attempt, held: AsyncExitStack) -> FirecrackerMachine:
         vm.vmm.cgroup.apply(Resources(cpu=spec.resources.cpu, pids=None))
-        resources = replace(spec.resources, memory=spec.resources.memory or vm.facts.memory)
+        left = vm.memory_mib - vm.facts.balloon << 20
+        resources = replace(spec.resources, memory=spec.resources.memory or left)
         machine = FirecrackerMachine(vm, replace(spec, resources=resources), attempt.finish(), vm.facts.cores, self._machines.discard)
         self._machines.add(machine)
         held.pop_all()

@@ -15,10 +15,10 @@ from typing import Any
 from agentenv.errors import CapabilityError, InfrastructureError, InvalidState, SandboxDied, Stage
 from agentenv.guest import Connection, files
 from agentenv.isolation.contract import Exit, MachineSpec, OomKill, Resources, Usage
-from agentenv.isolation.firecracker import console
 from agentenv.isolation.firecracker.jail import VSOCK
 from agentenv.isolation.firecracker.vm import Vm
 from agentenv.isolation.namespace.agent_call import call
+from agentenv.isolation.vm import console
 from agentenv.isolation.vm.process import Ended
 from agentenv.isolation.vm.streams import dial_vsock
 
@@ -144,7 +144,7 @@ class FirecrackerMachine:
     async def oom_kills(self) -> tuple[OomKill, ...]:
         """The guest's kills for want of memory that its console still shows, the oldest first."""
         self._check()
-        return console.oom_kills(self._vm.vmm.monitor.output, self._vm.facts.memory)
+        return self._oom_kills()
 
     async def process_limit_hits(self) -> int:
         """How often the guest refused a fork because of `pids`."""
@@ -175,8 +175,12 @@ class FirecrackerMachine:
 
     def _exit(self, ended: Ended) -> Exit:
         output = self._vm.vmm.monitor.output
-        evidence: dict[str, object] = {"oom_kills": console.oom_kills(output, self._vm.facts.memory), "last_output": output}
+        evidence: dict[str, object] = {"oom_kills": self._oom_kills(), "last_output": output}
         return Exit(ended.exit_code, ended.signal, self._reason(ended, output), evidence)
+
+    def _oom_kills(self) -> tuple[OomKill, ...]:
+        size = self._vm.memory_mib - self._vm.facts.balloon << 20
+        return tuple(OomKill(limit=size, peak=size, process=name) for name in console.killed_for_memory(self._vm.vmm.monitor.output))
 
     def _reason(self, ended: Ended, output: str) -> str:
         if self._killed:

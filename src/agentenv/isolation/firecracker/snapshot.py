@@ -18,7 +18,7 @@ _HOW_TO = "Make the checkpoint anew on this machine, or restore it where it was 
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """`memory` is in bytes, `cores` are the guest's processors.
+    """`memory` is in bytes, `cores` are the guest's processors, `balloon` is how many MiB of the memory are taken from it.
 
     `epoch` names the moment: what is written later is told apart from it by the monitor that was there. `snapshot_format` is that of
     Firecracker's state file, `cpu` the host's processor, `cpu_template` what was made of it for the guest, `drives` the files of the jail
@@ -32,6 +32,7 @@ class Facts(msgspec.Struct, frozen=True):
     cpu_template: str | None
     memory: int
     cores: int
+    balloon: int
     epoch: str
     drives: tuple[str, ...]
     image: str | None

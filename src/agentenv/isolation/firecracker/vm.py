@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from agentenv.errors import InfrastructureError
+from msgspec.structs import replace
+
+from agentenv.errors import AgentEnvError, InfrastructureError
 from agentenv.isolation.firecracker import jail as names
 from agentenv.isolation.firecracker import memory
 from agentenv.isolation.firecracker.api import (
@@ -96,6 +98,7 @@ class Vm:
             cpu_template=boot.cpu_template,
             memory=boot.memory << 20,
             cores=boot.vcpus,
+            balloon=0,
             epoch=_BLANK,
             drives=tuple(boot.drives),
             image=boot.image,
@@ -112,7 +115,8 @@ class Vm:
         Its memory is mapped privately. Raises `InfrastructureError` for files that are missing or damaged.
         """
         await _undertake(vmm, lambda: _load(vmm, release, checkpoint, facts, drives, resume))
-        return cls(vmm, release, facts)
+        here = replace(facts, firecracker=str(release), snapshot_format=release.snapshot_format, cpu=host_cpu())
+        return cls(vmm, release, here)
 
     @property
     def memory_mib(self) -> int:
@@ -147,6 +151,7 @@ class Vm:
     async def resize_balloon(self, mib: int) -> None:
         """Has the guest give up `mib` of its memory; its kernel takes its time. Raises `InfrastructureError` before it has a driver."""
         await self._ask(lambda api: api.patch("/balloon", BalloonUpdate(mib)))
+        self.facts = replace(self.facts, balloon=mib)
 
     async def balloon(self) -> BalloonStatistics:
         """The balloon's size, and what the guest tells of its memory. Raises `InfrastructureError`."""
@@ -184,9 +189,12 @@ class Vm:
             return "Full", None
         if self._epoch == _BLANK:
             return "Diff", None
-        if parent is None or len(memory.layers(parent)) >= memory.MOST_LAYERS:
-            return "Full", None
-        return ("Diff", parent) if peek(parent).epoch == self._epoch else ("Full", None)
+        try:
+            if parent is not None and peek(parent).epoch == self._epoch and len(memory.layers(parent)) < memory.MOST_LAYERS:
+                return "Diff", parent
+        except (OSError, AgentEnvError):
+            pass  # it is no whole checkpoint any more, and is not needed
+        return "Full", None
 
     def _write(self, directory: Path, kind: Literal["Full", "Diff"], base: Path | None, epoch: str) -> None:
         jail = self.vmm.jail
@@ -196,7 +204,7 @@ class Vm:
             self.vmm.api.put("/snapshot/create", order, timeout=_COPY_SECONDS)
             jail.take(names.STATE, directory / names.STATE)
             jail.take(names.MEMORY, target)
-            write_facts(directory, _with_epoch(self.facts, epoch))
+            write_facts(directory, replace(self.facts, epoch=epoch))
         except (OSError, InfrastructureError) as error:
             jail.drop(names.STATE, names.MEMORY)
             _empty(directory)
@@ -208,10 +216,6 @@ class Vm:
 def _empty(directory: Path) -> None:
     for left in directory.iterdir():
         left.unlink()
-
-
-def _with_epoch(facts: Facts, epoch: str) -> Facts:
-    return Facts(**{name: getattr(facts, name) for name in Facts.__struct_fields__} | {"epoch": epoch})
 
 
 def _update(limiter: RateLimiter | None) -> RateLimiter:

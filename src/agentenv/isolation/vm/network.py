@@ -104,7 +104,7 @@ def _with_address(address: str) -> bytes:
 
 
 def _rules(slot_address: str) -> str:
-    """A guest sends under its own address only, and goes out under the slot's.
+    """A guest sends under its own address only, goes out under the slot's, and gets nothing from the namespace itself.
 
     Segments are cut to what the way out carries, since not every monitor can tell a guest of an MTU below 1500. Where it may go is a
     matter of the wall that stands in every slot (`agentenv.egress.wall`).
@@ -118,6 +118,11 @@ table inet agentenv_guest {{
     meta nfproto ipv6 drop
     iifname "{TAP}" ip saddr != {GUEST_ADDRESS} drop
     tcp flags syn tcp option maxseg size set rt mtu
+  }}
+  chain input {{
+    type filter hook input priority filter; policy accept;
+    iifname "{TAP}" meta l4proto tcp reject with tcp reset
+    iifname "{TAP}" drop
   }}
   chain postrouting {{
     type nat hook postrouting priority srcnat; policy accept;

@@ -145,12 +145,15 @@ class Warden:
         cwd: Path | None = None,
         groups: Sequence[Path] = (),
         descriptors: Sequence[int] = (),
+        keeps_files_whole: bool = False,
+        small_pages: bool = False,
     ) -> Monitor:
         """Starts `command` (an absolute path and arguments) with an empty input and its output kept; about a millisecond.
 
         It enters the network namespace `netns`, the directory `cwd` and the cgroups whose `cgroup.procs` are `groups` before it begins, and
-        inherits `descriptors` under their numbers. What of that fails is told by its end with status 125 and one line of output. Raises
-        `InfrastructureError` when the kernel gives no process, or the warden has ended.
+        inherits `descriptors` under their numbers. With `keeps_files_whole` it punches no holes into files, though it believes so. With
+        `small_pages` its memory has no huge ones, of which the kernel frees no parts. What of that fails is told by its end with status 125
+        and one line of output. Raises `InfrastructureError` when the kernel gives no process, or the warden has ended.
         """
         if self._process.poll() is not None:
             raise InfrastructureError("the warden of virtual machines has ended.", remedy="Close this backend and open it anew.")
@@ -159,6 +162,10 @@ class Warden:
         words += [f"--enter={path}" for path in groups]
         if netns is not None:
             words.append(f"--netns={netns}")
+        if keeps_files_whole:
+            words.append("--keep-files-whole")
+        if small_pages:
+            words.append("--small-pages")
         if cwd is not None:
             words.append(f"--chdir={cwd}")
         output, printed = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

@@ -1,0 +1,113 @@
+"""The pool of connections, with listening sockets and no machine."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentenv.errors import InfrastructureError, InvalidState
+from agentenv.isolation.qemu.command import MOST_PORTS
+from agentenv.isolation.qemu.ports import Ports, listen, port_path
+
+
+@pytest.fixture
+def sockets(tmp_path: Path) -> Iterator[list[socket.socket]]:
+    listeners = listen(tmp_path)
+    yield listeners
+    for listener in listeners:
+        listener.close()
+
+
+def taken_of(ports: Ports, listeners: list[socket.socket]) -> int:
+    """Takes a connection and says over which port it goes."""
+    with ports.take() as connection:
+        connection.sendall(b"?")
+        for number, listener in enumerate(listeners, 1):
+            listener.setblocking(False)
+            try:
+                listener.accept()[0].close()
+            except BlockingIOError:
+                continue
+            return number
+    raise AssertionError("no port was connected to")
+
+
+async def test_the_last_free_port_is_kept_and_another_plugged_in(tmp_path: Path, sockets: list[socket.socket]) -> None:
+    plugged: list[int] = []
+
+    async def plug(number: int) -> None:
+        plugged.append(number)
+        if number == 4:
+            raise InfrastructureError("QEMU ended.")
+
+    ports = Ports(tmp_path, 2, (1, 2))
+    ports.serve(plug)
+    first = taken_of(ports, sockets)
+    assert first in (1, 2)
+    assert taken_of(ports, sockets) == 3
+    assert taken_of(ports, sockets) == 4
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert plugged == [3, 4]
+    assert ports.free == ((2,) if first == 1 else (1,))
+    ports.changed(first, False)
+    ports.changed(first, True)
+    assert len(ports.free) == 2
+    assert taken_of(ports, sockets) in (1, 2)
+
+
+async def test_all_in_use_is_said_at_once_in_the_loop_and_waited_for_elsewhere(tmp_path: Path, sockets: list[socket.socket]) -> None:
+    ports = Ports(tmp_path, MOST_PORTS, (5,))
+    assert taken_of(ports, sockets) == 5  # there is none that could be plugged in instead
+    with pytest.raises(InvalidState, match="all 30 connections"):
+        ports.take()
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(taken_of(ports, sockets)))
+    thread.start()
+    ports.changed(9, False)
+    ports.changed(9, True)
+    await asyncio.to_thread(thread.join)
+    assert found == [9]
+
+
+async def test_whoever_waits_is_told_when_the_machine_ends(tmp_path: Path, sockets: list[socket.socket]) -> None:
+    ports = Ports(tmp_path, MOST_PORTS, ())
+    waiting = asyncio.create_task(asyncio.to_thread(ports.take))
+    await asyncio.sleep(0)
+    ports.close()
+    with pytest.raises((InvalidState, OSError)):
+        await waiting
+    assert not [number for number in range(1, MOST_PORTS + 1) if port_path(tmp_path, number).exists()]
+
+
+async def test_that_a_port_is_open_does_not_make_it_free(tmp_path: Path, sockets: list[socket.socket]) -> None:
+    ports = Ports(tmp_path, 3, (1,))
+    for number in (1, 2, 3):
+        ports.changed(number, True)
+    assert ports.free == (1,)
+    ports.changed(3, False)
+    ports.changed(3, True)
+    assert ports.free == (1, 3)
+
+
+async def test_readiness(tmp_path: Path) -> None:
+    ports = Ports(tmp_path, 1, ())
+    waiting = asyncio.ensure_future(ports.ready())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    ports.changed(1, True)
+    await waiting
+    await Ports(tmp_path, 1, (1,)).ready()
+
+
+def test_a_directory_may_have_a_long_name(tmp_path: Path) -> None:
+    long = tmp_path / ("x" * 120)
+    long.mkdir()
+    for listener in listen(long):
+        listener.close()
+    assert port_path(long, MOST_PORTS).exists()
