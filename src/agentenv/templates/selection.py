@@ -85,11 +85,11 @@ def select(root: Path, sources: Sequence[str], ignored: Ignored = Ignored()) -> 
 def fixed_prefix(source: str) -> str:
     """The part of a source before its first wildcard, as an absolute path: what has to be at hand to select from."""
     parts = []
-    for part in posixpath.normpath(f"/{source}").split("/")[1:]:
+    for part in posixpath.normpath(f"/{source.lstrip('/')}").split("/")[1:]:
         if _WILD & set(part):
             break
         parts.append(part)
-    return "/" + "/".join(parts)
+    return "/" + "/".join(filter(None, parts))
 
 
 def _matches(root: Path, source: str, ignored: Ignored) -> list[str]:
