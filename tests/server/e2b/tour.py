@@ -112,6 +112,8 @@ def files_read_and_written(sandbox: Sandbox) -> None:
     assert len(sandbox.files.read("dir/stream", format="bytes")) == 3_000_000
     sandbox.files.write("dir/packed", "p" * 10_000, gzip=True)
     assert sandbox.files.read("dir/packed", gzip=True) == "p" * 10_000
+    noted = sandbox.files.write("dir/noted", "1", metadata={"purpose": "tests"})
+    assert noted.metadata == sandbox.files.get_info("dir/noted").metadata == {"purpose": "tests"}
     sandbox.files.write("mine", "1", user="newcomer")
     assert sandbox.files.get_info("/home/newcomer/mine").owner == "newcomer"
     many = sandbox.files.write_files([{"path": f"many/{number}", "data": str(number)} for number in range(3)])

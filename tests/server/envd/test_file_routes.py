@@ -14,8 +14,11 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 from e2b.sandbox.signature import get_signature
+from tests.server.envd.rpc import unary
+from tests.server.envd.test_filesystem_service import stat
 
 from agentenv.sandbox import AsyncSandbox
+from agentenv.server.envd.wire.filesystem_pb2 import ListDirRequest, ListDirResponse
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -63,6 +66,23 @@ async def test_files_of_others_change_hands_when_they_are_written(http: httpx.As
     await sandbox.files.write("/tmp/f", "roots", user="root")
     await http.post("/files", params={"path": "/tmp/f", "username": "ada"}, content=b"adas", headers=OCTETS)
     assert ((await sandbox.files.get_info("/tmp/f")).owner, await sandbox.files.read("/tmp/f")) == ("ada", "adas")
+
+
+async def test_metadata_stays_with_a_file(http: httpx.AsyncClient, sandbox: AsyncSandbox) -> None:
+    metadata = {"x-metadata-Purpose": "to be kept", "x-metadata-n": "1"}
+    answer = await put(http, "noted", b"1", **metadata)
+    assert answer.json()[0]["metadata"] == {"purpose": "to be kept", "n": "1"}
+    await sandbox.commands.run(
+        "mv noted moved; cp moved plain; mkdir d; cp --preserve=xattr moved d/copy", cwd="/home/user", user="user", check=True
+    )
+    assert dict((await stat(http, "moved")).metadata) == {"purpose": "to be kept", "n": "1"}
+    listed = await unary(http, "filesystem.Filesystem/ListDir", ListDirRequest(path="~", depth=2), ListDirResponse)
+    assert {entry.name for entry in listed.entries if entry.metadata} == {"moved", "copy"}
+    await put(http, "moved", b"2")
+    assert not (await stat(http, "moved")).metadata
+    for wrong in ({"x-metadata-a": "x" * 4096}, {f"x-metadata-{'k' * 250}": ""}, {"x-metadata-a": "\u00fc".encode()}):
+        assert (await put(http, "refused", b"", **wrong)).status_code == 400  # type: ignore[arg-type]
+    assert not await sandbox.files.exists("/home/user/refused")
 
 
 async def test_gzip_both_ways(http: httpx.AsyncClient, sandbox: AsyncSandbox) -> None:

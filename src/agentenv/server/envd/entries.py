@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 import stat
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from agentenv.guest import files
@@ -15,6 +14,9 @@ from agentenv.server.envd.wire import filesystem_pb2 as wire
 
 MAX_LINKS = 40
 """How many links in a row are followed, as the kernel does."""
+
+METADATA = "user.e2b."
+"""How the names of extended attributes begin that are metadata to E2B's clients."""
 
 _TYPES = {"file": wire.FILE_TYPE_FILE, "dir": wire.FILE_TYPE_DIRECTORY}
 _FORMATS = {
@@ -38,12 +40,12 @@ class _Target(NamedTuple):
     entry: Entry | None
 
 
-async def look_up(connection: Connection, path: str, metadata: Mapping[str, str] | None = None) -> wire.EntryInfo:
+async def look_up(connection: Connection, path: str) -> wire.EntryInfo:
     """What is at a path. Raises `AgentFailure`."""
-    return await describe(connection, await files.stat(connection, path, follow=False), path, metadata)
+    return await describe(connection, await files.stat(connection, path, follow=False, attributes=METADATA), path)
 
 
-async def describe(connection: Connection, entry: Entry, path: str, metadata: Mapping[str, str] | None = None) -> wire.EntryInfo:
+async def describe(connection: Connection, entry: Entry, path: str) -> wire.EntryInfo:
     """An entry as E2B shows it: of a link the type and mode are its target's, all else its own."""
     target = await _follow(connection, path) if entry.type == "symlink" else None
     shown = entry if target is None else target.entry
@@ -57,7 +59,7 @@ async def describe(connection: Connection, entry: Entry, path: str, metadata: Ma
         owner=entry.user or str(entry.uid),
         group=entry.group or str(entry.gid),
         symlink_target=target.path if target else None,
-        metadata=metadata,
+        metadata=entry.attributes,
         is_symlink=target is not None,
     )
     info.modified_time.FromNanoseconds(round(entry.mtime * 1e9))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import mimetypes
 import posixpath
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from urllib.parse import quote
 
 from agentenv.guest import files
@@ -15,14 +15,14 @@ from agentenv.guest.stream import Incoming
 from agentenv.server.envd.connect import Code, ConnectError
 from agentenv.server.envd.connect.exchange import Exchange
 from agentenv.server.envd.encoding import packed, takes_plain, unpacked, wants_gzip
+from agentenv.server.envd.entries import METADATA
+from agentenv.server.envd.metadata import metadata_of
 from agentenv.server.envd.multipart import MultipartReader, boundary_of
 from agentenv.server.envd.paths import resolve
 from agentenv.server.envd.ranges import wanted
 from agentenv.server.envd.refusal import Refused
 from agentenv.server.envd.session import Session
 from agentenv.server.envd.users import User
-
-METADATA = "x-metadata-"
 
 
 class FileRoutes:
@@ -53,8 +53,7 @@ class FileRoutes:
 
     async def upload(self, exchange: Exchange, query: dict[str, str]) -> None:
         """Takes one file as it is, or those of a form, and answers with what was written."""
-        if any(name.startswith(METADATA) for name in exchange.headers):
-            raise Refused(501, "metadata of files (X-Metadata-…) is not kept here; leave `metadata` out")
+        metadata = metadata_of(exchange.headers)
         user = await self._user(query)
         encoding = exchange.headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("identity", "gzip"):
@@ -67,18 +66,19 @@ class FileRoutes:
         if media == "application/octet-stream":
             if "path" not in query:
                 raise ConnectError(Code.INVALID_ARGUMENT, "the parameter `path` is missing: a body that is no form does not name its file")
-            written = [await self._write(query["path"], user, pieces)]
+            written = [await self._write(query["path"], user, pieces, metadata)]
         elif media.startswith("multipart/"):
-            written = await self._write_form(MultipartReader(boundary_of(content_type), pieces), query.get("path"), user)
+            written = await self._write_form(MultipartReader(boundary_of(content_type), pieces), query.get("path"), user, metadata)
         else:
             raise ConnectError(
                 Code.INVALID_ARGUMENT,
                 f"the Content-Type {content_type[:80]!r} is not known; use multipart/form-data or application/octet-stream",
             )
-        answer = [{"path": path, "name": posixpath.basename(path), "type": "file"} for path in written]
+        kept = {"metadata": metadata} if metadata else {}
+        answer = [{"path": path, "name": posixpath.basename(path), "type": "file", **kept} for path in written]
         await exchange.answer(200, json.dumps(answer).encode(), "application/json")
 
-    async def _write_form(self, form: MultipartReader, only: str | None, user: User) -> list[str]:
+    async def _write_form(self, form: MultipartReader, only: str | None, user: User, metadata: Mapping[str, str]) -> list[str]:
         """Writes each file of a form to the path `only`, or to its own name."""
         written: list[str] = []
         while (part := await form.next()) is not None:
@@ -89,11 +89,14 @@ class FileRoutes:
                 raise ConnectError(Code.INVALID_ARGUMENT, "a file of the form has no name, and there is no parameter `path`")
             if resolve(path, user, self._session.default_workdir) in written:
                 raise ConnectError(Code.INVALID_ARGUMENT, f"{path} comes twice in one request; its first content was written")
-            written.append(await self._write(path, user, form.content()))
+            written.append(await self._write(path, user, form.content(), metadata))
         return written
 
-    async def _write(self, path: str, user: User, pieces: AsyncIterator[bytes]) -> str:
-        """Writes a file, which then belongs to `user`; returns its path. The old content stays until the new one is complete."""
+    async def _write(self, path: str, user: User, pieces: AsyncIterator[bytes], metadata: Mapping[str, str]) -> str:
+        """Writes a file, which then belongs to `user`; returns its path. The old content stays until the new one is complete.
+
+        The new one comes without the metadata of the old.
+        """
         path = resolve(path, user, self._session.default_workdir)
         connection = self._session.link.connection()
         try:
@@ -109,6 +112,8 @@ class FileRoutes:
             await files.write(connection, path, pieces, user=user.name)
             if old is not None and old.uid != user.uid:
                 await connection.call("chown", path=path, user=user.name)
+            if metadata:
+                await files.set_attributes(connection, path, METADATA, metadata)
         except AgentFailure as failure:
             await self._session.link.file_fault(failure, path)
         return path

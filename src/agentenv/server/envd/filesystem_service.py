@@ -9,7 +9,7 @@ from agentenv.guest import files
 from agentenv.guest.connection import Connection
 from agentenv.guest.errors import AgentFailure
 from agentenv.server.envd.connect import Call, Code, ConnectError, Service, server_stream, unary
-from agentenv.server.envd.entries import describe, look_up
+from agentenv.server.envd.entries import METADATA, describe, look_up
 from agentenv.server.envd.paths import resolve
 from agentenv.server.envd.session import Session, keepalive_of
 from agentenv.server.envd.users import User
@@ -74,7 +74,7 @@ class FilesystemService:
         if (await files.stat(self._connection, path)).type != "dir":
             raise ConnectError(Code.INVALID_ARGUMENT, f"path is not a directory: {path}")
         # What a link to a directory holds is shown under the link's own name: a slash at the end has the agent follow it.
-        found = await files.list_directory(self._connection, path.rstrip("/") + "/", depth=request.depth or 1)
+        found = await files.list_directory(self._connection, path.rstrip("/") + "/", depth=request.depth or 1, attributes=METADATA)
         entries = sorted(found, key=lambda entry: entry.path.split("/"))
         return wire.ListDirResponse(entries=[await describe(self._connection, entry, posixpath.normpath(entry.path)) for entry in entries])
 
