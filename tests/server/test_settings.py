@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import agentenv
 from agentenv.config.problems import InvalidConfig
 from agentenv.server.settings import ServerSettings, load_settings, setting_keys, variable
 
@@ -52,3 +53,12 @@ def test_a_variable_that_is_no_yaml_is_refused() -> None:
 def test_the_domain_follows_the_port() -> None:
     assert load_settings(environment={}, flags={"port": 9}).public_domain == "localhost:9"
     assert load_settings(environment={}, flags={"domain": "box.example"}).public_domain == "box.example"
+
+
+def test_the_documentation_has_every_setting() -> None:
+    text = (Path(agentenv.__file__).parents[2] / "docs" / "server.md").read_text()
+    table = text.split("| setting | default | |")[1].split("\n\n")[0]
+    for key in setting_keys():
+        *above, last = map(str, key)
+        row = next((line for line in table.splitlines() if ".".join(above) in line and last in line), None)
+        assert row is not None, f"{'.'.join(map(str, key))} is not in docs/server.md"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
 
 from agentenv.server import control, faults, nodeapi, proxy, templates
 from agentenv.server.services import Services
 from agentenv.version import __version__
+
+DESCRIPTION = """Sandboxes on this machine: E2B's API in both generations, with a few fields and routes of our own.
+Every route but /health wants an API key, in the header `X-API-Key`."""
 
 
 class Part(Protocol):
@@ -24,15 +28,30 @@ PARTS: Sequence[Part] = (templates.install, control.install, nodeapi.install, pr
 
 def create_app(services: Services, parts: Sequence[Part] = PARTS) -> FastAPI:
     """The application over services that are open, and stay so for as long as it runs."""
-    app = FastAPI(
-        title="AgentENV",
-        version=__version__,
-        docs_url="/docs" if services.settings.docs else None,
-        openapi_url="/openapi.json" if services.settings.docs else None,
-        redoc_url=None,
+    facts: dict[str, Any] = {"title": "AgentENV", "version": __version__, "description": DESCRIPTION}
+    # The page for people comes with the package, since a server may have no way to the internet.
+    app = (
+        FastAPIOffline(redoc_url=None, **facts)
+        if services.settings.docs
+        else FastAPI(docs_url=None, redoc_url=None, openapi_url=None, **facts)
     )
     app.state.services = services
     faults.install(app)
     for part in parts:
         part(app, services)
+    _without_422(app)
     return app
+
+
+def _without_422(app: FastAPI) -> None:
+    """FastAPI documents an answer of its own to malformed requests; here they are answered 400, in the form of all errors."""
+    generate = app.openapi
+
+    def document() -> dict[str, Any]:
+        found = generate()
+        for path in found.get("paths", {}).values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)
+        return found
+
+    app.openapi = document  # type: ignore[method-assign]

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, cast
 
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Security
+from fastapi.security import APIKeyHeader
 from starlette.datastructures import Headers
 
 from agentenv.errors import Forbidden, InfrastructureError
@@ -80,7 +81,11 @@ def services_of(request: Request) -> Services:
     return cast(Services, request.app.state.services)
 
 
-async def authenticated(request: Request) -> Principal:
+API_KEY = APIKeyHeader(name="X-API-Key", auto_error=False, description="An API key; `Authorization: Bearer KEY` serves as well.")
+"""For the OpenAPI document only: what is sent is looked at by `Access.authenticate`."""
+
+
+async def authenticated(request: Request, _: Annotated[str | None, Security(API_KEY)] = None) -> Principal:
     """Who asks, for a route that any role may use: `principal: Reader`. Raises `Unauthenticated`."""
     principal = services_of(request).access.authenticate(Headers(raw=request.headers.raw))
     request.state.principal = principal

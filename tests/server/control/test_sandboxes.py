@@ -10,12 +10,17 @@ from datetime import datetime
 
 import httpx
 import pytest
-from tests.conditions import needs_namespaces
+from tests.conditions import needs_namespaces, needs_root
 from tests.server.conftest import RunningServer, StartServer
 
+from agentenv.egress.policy import EgressPolicy
+from agentenv.isolation import probe_all
 from agentenv.server.access import Quotas, Role
 
 pytestmark = needs_namespaces
+
+_GVISOR = next(probe for probe in probe_all() if probe.backend == "gvisor")
+needs_gvisor = pytest.mark.skipif(not _GVISOR.usable, reason=f"no sandboxes of gVisor here: {_GVISOR.reason}")
 
 
 @pytest.fixture(autouse=True)
@@ -319,3 +324,55 @@ def test_what_is_in_use_is_not_idle(start_server: StartServer) -> None:
             server.wait(server.fleet._housekeeping.round())
             assert client.get(f"/sandboxes/{sandbox}").json()["state"] == "running"
         assert wait_until_gone(client, sandbox).json()["state"] == "paused"
+
+
+@needs_root
+def test_rules_for_the_network_are_kept_and_change_while_it_runs(server: RunningServer, client: httpx.Client) -> None:
+    rules = {"allowOut": ["example.com", "8.8.8.8"], "denyOut": ["0.0.0.0/0", "::/0"]}
+    sandbox = create(client, network=rules)
+
+    def policy() -> EgressPolicy:
+        machine = server.fleet.machine(sandbox)
+        assert machine is not None
+        return machine.request.network.policy
+
+    assert policy() == EgressPolicy.of(True, rules["allowOut"], ["0.0.0.0/0"])
+    assert client.put(f"/sandboxes/{sandbox}/network", json={"allow_internet_access": False}).status_code == 204
+    assert policy() == EgressPolicy.of(False)
+    client.post(f"/sandboxes/{sandbox}/pause", json={"memory": False})
+    assert client.put(f"/sandboxes/{sandbox}/network", json={}).status_code == 409
+    client.post(f"/v2/sandboxes/{sandbox}/connect", json={})
+    assert policy() == EgressPolicy.of(False)
+    assert run(server, sandbox, "timeout 5 sh -c 'cat < /dev/null > /dev/tcp/1.1.1.1/80' 2>/dev/null || echo refused") == "refused\n"
+    assert client.get(f"/sandboxes/{sandbox}/network").json()["allowInternetAccess"] is False
+    for wrong in ({"allowOut": ["10.0.0.0/8"]}, {"allowOut": ["169.254.169.254"]}, {"denyOut": ["not an address!"]}):
+        assert client.put(f"/sandboxes/{sandbox}/network", json=wrong).status_code == 400
+        assert client.post("/sandboxes", json={"templateID": "base", "network": wrong}).status_code == 400
+    assert policy() == EgressPolicy.of(False)
+
+
+@pytest.mark.soak
+@needs_gvisor
+def test_memory_outlasts_the_server_where_the_backend_writes_it_down(start_server: StartServer) -> None:
+    settings = {"sandboxes.isolation": "gvisor", "sandboxes.internet": False}
+    first = start_server(settings)
+    with first.client() as client:
+        sandbox = create(client)
+        pid = run(first, sandbox, "sleep 100000 >/dev/null 2>&1 & echo $!").strip()
+        assert client.post(f"/sandboxes/{sandbox}/pause").status_code == 204
+        assert first.fleet.record(sandbox).machine is None
+    first.stop("persist")
+    second = start_server(settings)
+    with second.client() as client:
+        assert client.get(f"/sandboxes/{sandbox}").json()["pauseMode"] == "full"
+        assert client.post(f"/v2/sandboxes/{sandbox}/connect", json={}).status_code == 201
+        assert run(second, sandbox, f"kill -0 {pid} && echo alive") == "alive\n"
+        assert client.delete(f"/sandboxes/{sandbox}").status_code == 204
+
+
+def test_the_page_for_people_needs_no_way_to_the_internet(server: RunningServer) -> None:
+    page = httpx.get(f"{server.url}/docs")
+    assert page.status_code == 200
+    assert "https://" not in page.text
+    document = httpx.get(f"{server.url}/openapi.json", timeout=60).json()
+    assert not [path for path, item in document["paths"].items() for operation in item.values() if "422" in operation["responses"]]

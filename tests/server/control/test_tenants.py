@@ -192,7 +192,7 @@ def test_the_operator_administers_tenants_and_reads_the_audit_log(two: Two, clie
 
 
 def test_every_part_of_the_server_is_among_the_routes(server: RunningServer) -> None:
-    document = httpx.get(f"{server.url}/openapi.json").json()
+    document = httpx.get(f"{server.url}/openapi.json", timeout=60).json()
     own = {route.path for route in ROUTES}
     assert own <= set(document["paths"])
     assert len(application.PARTS) >= 1

@@ -117,6 +117,10 @@ class Catalogue:
             raise NotFound(f"there is no build {identifier!r} of this template.")
         return build
 
+    def known_build(self, identifier: str) -> Build | None:
+        """A build of whichever template; None when it is there no more."""
+        return self._builds.get(identifier)
+
     async def create(
         self, tenant: str, *, kind: Kind = "template", name: str | None = None, source: str | None = None, public: bool = False
     ) -> Template:

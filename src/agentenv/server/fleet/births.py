@@ -10,7 +10,7 @@ from agentenv.node import NetworkRequest, Node, SandboxRequest
 from agentenv.node.templates import Startup
 from agentenv.sandbox import AsyncSandbox
 from agentenv.sandbox.startup import run_startup
-from agentenv.server.catalogue import Build
+from agentenv.server.catalogue import Build, Recipe
 from agentenv.server.fleet.ground import Ground
 from agentenv.server.fleet.records import Facts, NetworkRules
 from agentenv.server.settings import SandboxSettings
@@ -33,17 +33,14 @@ class Births:
     async def from_build(self, identifier: str, facts: Facts, build: Build) -> AsyncSandbox:
         """A machine with what a build holds, its start command ready. Raises what `Node.create` and `run_startup` raise."""
         handle = await self._start(identifier, facts, image=build.image, snapshot=build.snapshot)
-        recipe = build.recipe
-        try:
-            await run_startup(handle.commands, Startup(recipe.start_command, recipe.ready_command, user=recipe.user, cwd=recipe.cwd))
-        except BaseException:
-            await handle.kill()
-            raise
-        return handle
+        return await _ready(handle, build.recipe)
 
-    async def from_snapshot(self, identifier: str, facts: Facts, snapshot: str, *, memory: bool) -> AsyncSandbox:
-        """A machine with what a pause kept; without `memory`, with its files only."""
-        return await self._start(identifier, facts, image=None, snapshot=snapshot, memory=memory)
+    async def from_snapshot(
+        self, identifier: str, facts: Facts, snapshot: str, *, memory: bool, recipe: Recipe | None = None
+    ) -> AsyncSandbox:
+        """A machine with what a pause kept; without `memory`, with its files only, and with the start command of `recipe` ready again."""
+        handle = await self._start(identifier, facts, image=None, snapshot=snapshot, memory=memory)
+        return handle if recipe is None else await _ready(handle, recipe)
 
     def network(self, rules: NetworkRules) -> NetworkRequest:
         """The network of a sandbox under these rules.
@@ -87,3 +84,12 @@ class Births:
             memory=None if memory else False,
         )
         return AsyncSandbox(await self.node.create(request), self.node)
+
+
+async def _ready(handle: AsyncSandbox, recipe: Recipe) -> AsyncSandbox:
+    try:
+        await run_startup(handle.commands, Startup(recipe.start_command, recipe.ready_command, user=recipe.user, cwd=recipe.cwd))
+    except BaseException:
+        await handle.kill()
+        raise
+    return handle

@@ -150,8 +150,12 @@ class Changes:
     async def _anew(self, resident: Resident, *, memory: bool) -> AsyncSandbox:
         if resident.snapshot is None:
             raise SandboxDied(resident.id, "its machine is gone, and nothing was kept of it")
+        goes_on = memory and resident.memory_kept
+        build = None if goes_on else self.stored.catalogue.known_build(resident.facts.build)
         async with self.turnstile.turn(resident.tenant):
-            return await self.births.from_snapshot(resident.id, resident.facts, resident.snapshot, memory=memory)
+            return await self.births.from_snapshot(
+                resident.id, resident.facts, resident.snapshot, memory=goes_on, recipe=build.recipe if build else None
+            )
 
     async def _let_go(self, resident: Resident) -> None:
         """Ends the machine of a sandbox that stays."""
