@@ -6,7 +6,6 @@ import hmac
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
-from weakref import WeakKeyDictionary
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -16,13 +15,13 @@ from agentenv.errors import AgentEnvError, InvalidState, NotFound, SandboxDied, 
 from agentenv.sandbox import AsyncSandbox
 from agentenv.server.envd.admission import admit, signer
 from agentenv.server.envd.app import PORT as ENVD_PORT
-from agentenv.server.envd.app import Envd, query_of
+from agentenv.server.envd.app import query_of
 from agentenv.server.envd.connect import ConnectError
 from agentenv.server.envd.faults import status_of as refusal_status
-from agentenv.server.envd.session import Session
 from agentenv.server.faults import status_of
 from agentenv.server.fleet import SandboxView, State
 from agentenv.server.proxy.answers import Answer, not_found, not_open, send_answer
+from agentenv.server.proxy.envds import Envds
 from agentenv.server.proxy.headers import TRAFFIC_HEADERS, inward
 from agentenv.server.proxy.http import relay_http
 from agentenv.server.proxy.target import NoTarget, Target, find_target
@@ -50,7 +49,7 @@ class SandboxProxy:
         self._app = app
         self._sandboxes = sandboxes
         self._domain = domain
-        self._envds: WeakKeyDictionary[AsyncSandbox, Envd] = WeakKeyDictionary()
+        self._envds = Envds()
         # A page of any origin may speak to a sandbox whose token it has: there are no cookies that it could misuse.
         self._envd = CORSMiddleware(self._serve_envd, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"], expose_headers=["*"])
 
@@ -117,7 +116,7 @@ class SandboxProxy:
             _check_before_waking(view, scope)
         with self._sandboxes.in_use(view.id):
             sandbox = await self._sandboxes.running(view.id)
-            await self._envd_of(sandbox, view)(scope, receive, send)
+            await self._envds.of(sandbox, view)(scope, receive, send)
 
     async def _pass_on(self, view: SandboxView, target: Target, scope: Scope, receive: Receive, send: Send) -> None:
         host = view.network.request_host
@@ -143,13 +142,6 @@ class SandboxProxy:
                 raise not_open(view.id, target.port) from error
             except OSError as error:
                 raise Answer(502, f"the port cannot be reached: {error}", sandboxId=view.id, port=target.port) from error
-
-    def _envd_of(self, sandbox: AsyncSandbox, view: SandboxView) -> Envd:
-        envd = self._envds.get(sandbox)
-        if envd is None:
-            session = Session(sandbox, user=view.user, workdir=view.cwd, envs=view.env)
-            self._envds[sandbox] = envd = Envd(session, view.envd_access_token)
-        return envd
 
 
 def _check_before_waking(view: SandboxView, scope: Scope) -> None:
