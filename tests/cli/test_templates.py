@@ -47,6 +47,13 @@ def test_a_template_from_build_to_prune(agentenv: Run, workplace: Path) -> None:
     assert "256 MB" in shown
     assert command("shell", "--image", "template:mine:v1", "--isolation", "namespace", given="cat /who") == "you\n"
     assert "the same files" in agentenv("template", "rebuild", "mine:v1").stdout
+    rows = json.loads(agentenv("image", "refresh", "--older-than", "0s", "--json").stdout)
+    assert [(row["name"], row["result"]) for row in rows] == [("template:mine:v1", "nothing newer")]
+    (workplace / "Dockerfile").write_text("FROM host\nRUN exit 1\n")
+    failed = agentenv("image", "refresh", "--older-than", "0s", "--json")
+    assert failed.returncode == 1
+    assert "ended with status 1" in json.loads(failed.stdout)[0]["result"]
+    assert command("shell", "--image", "template:mine:v1", "--isolation", "namespace", given="cat /who") == "you\n", "the old build stays"
     assert "mine:v1 removed" in agentenv("template", "rm", "mine:v1").stdout
     assert "2 results of steps removed" in agentenv("template", "prune").stdout
     assert "There is no template yet" in agentenv("template", "ls").stdout

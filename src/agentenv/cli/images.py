@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -12,25 +11,17 @@ from typing import Annotated
 
 import typer
 
-from agentenv.cli import wishes
+from agentenv.cli.image_refresh import refresh
+from agentenv.cli.image_store import store
 from agentenv.cli.lazy import new_app
 from agentenv.cli.output import JsonFlag, console, print_json
 from agentenv.cli.progress import bars
 from agentenv.errors import CapabilityError, NotFound
-from agentenv.images import Image, ImageStore, Progress, debian, freshness
+from agentenv.images import Image, Progress, debian
 from agentenv.images.oci.export import export_image
-from agentenv.node.home import Home
 from agentenv.units import format_size
 
 app = new_app("Lists, adds and removes the images that are kept on this machine.")
-
-
-def store() -> ImageStore:
-    """The images of this user's AGENTENV_HOME, with those that snapshots need."""
-    from agentenv.node.snapshots import SnapshotTree
-
-    home = Home.open()
-    return ImageStore(home.path, pinned=SnapshotTree(home.snapshots).needed_images)
 
 
 @app.command("ls")
@@ -99,53 +90,7 @@ def export(
     images.close()
 
 
-@app.command("refresh")
-def refresh(
-    older_than: Annotated[str, typer.Option(help="Only what was obtained longer ago than this: 12h, 7d.")] = "7d",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how old they are.")] = False,
-    as_json: JsonFlag = False,
-) -> None:
-    """Says how old each base image is, and pulls or builds anew those that are too old."""
-    limit = wishes.seconds(older_than, "--older-than") or 0.0
-    images = store()
-    found = freshness.base_images(images)
-    if dry_run:
-        done: list[freshness.Refreshed] = []
-    elif as_json:
-        done = freshness.refresh(images, limit)
-    else:
-        with bars("refreshing") as progress:
-            done = freshness.refresh(images, limit, progress)
-    images.close()
-    rows = [_fresh_row(image, limit, {one.image.name: one for one in done}) for image in found]
-    if as_json:
-        print_json(rows)
-    elif rows:
-        from rich.table import Table
-
-        table = Table("name", "obtained", "made", "result")
-        for row in rows:
-            made = row["made_days_ago"]
-            table.add_row(
-                str(row["name"]), f"{row['obtained_days_ago']} d ago", f"{made} d ago" if made is not None else "?", str(row["result"])
-            )
-        console().print(table)
-    else:
-        typer.echo("No image with a name is kept.")
-    if any(one.error for one in done):
-        raise typer.Exit(1)
-
-
-def _fresh_row(image: freshness.BaseImage, limit: float, done: dict[str, freshness.Refreshed]) -> dict[str, object]:
-    now = time.time()
-    outcome = done.get(image.name)
-    if outcome is None:
-        result = "cannot be renewed" if not image.renewable else "fresh enough" if image.age(now) < limit else "too old"
-    else:
-        result = f"failed: {outcome.error}" if outcome.error else "renewed" if outcome.changed else "nothing newer"
-    made = None if image.made is None else round((now - image.made) / freshness.DAY, 1)
-    return {"name": image.name, "reference": image.reference, "obtained_days_ago": round(image.age(now) / freshness.DAY, 1),
-            "made_days_ago": made, "result": result}  # fmt: skip
+app.command("refresh")(refresh)
 
 
 @app.command("add")
