@@ -90,3 +90,8 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> JSONResponse:
         return JSONResponse(body_of(error.status_code, str(error.detail)), error.status_code, error.headers)
+
+    @app.exception_handler(Exception)
+    async def unforeseen(request: Request, error: Exception) -> JSONResponse:
+        # Its traceback goes to the log, through uvicorn, which is given the error again.
+        return JSONResponse(body_of(500, "the server made a mistake; its log has the details."), 500)

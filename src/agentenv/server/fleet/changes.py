@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from agentenv.errors import AgentEnvError, InvalidState, NotFound, SandboxDied
+from agentenv.monitoring.logs import logger
 from agentenv.node import Node
 from agentenv.sandbox import AsyncSandbox
 from agentenv.server.access import Access
@@ -24,6 +26,8 @@ from agentenv.server.fleet.resident import Resident
 from agentenv.server.fleet.stored import Stored
 from agentenv.server.fleet.telemetry import Cause, Telemetry
 from agentenv.server.fleet.turnstile import Turnstile
+
+_log = logger(__name__)
 
 PROCESSES = "memory and processes"
 """What is lost of a sandbox that is started anew from its files."""
@@ -136,16 +140,23 @@ class Changes:
         resident.used = time.monotonic()
         self.ledger.settle(resident)
         self.deadlines.grant(resident, timeout)
-        if resident.watch is None or resident.watch.done():
+        if resident.watched is not resident.handle:
+            resident.watched = resident.handle
             resident.watch = asyncio.create_task(self._watch(resident, resident.handle))
 
     async def _watch(self, resident: Resident, handle: AsyncSandbox) -> None:
         """Notices that its machine ended though nobody here ended it."""
-        machine = self.node.get(handle.id)
-        await machine.wait()
-        if resident.handle is handle and resident.doom is None:
+        failure: AgentEnvError | None = None
+        with suppress(NotFound):  # it ended before it could be looked at
+            machine = self.node.get(handle.id)
+            await machine.wait()
             failure = machine.failure
-            await self.end(resident, failure.message if failure else "its machine was ended from outside the server", "died")
+        if resident.handle is handle and resident.doom is None:
+            reason = failure.message if failure else "its machine was ended from outside the server"
+            try:
+                await self.end(resident, reason, "died")
+            except AgentEnvError as error:
+                _log.error("server.end_not_written", sandbox=resident.id, reason=reason, error=str(error))
 
     async def _anew(self, resident: Resident, *, memory: bool) -> AsyncSandbox:
         if resident.snapshot is None:

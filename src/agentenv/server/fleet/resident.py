@@ -42,6 +42,8 @@ class Resident:
     """Why it is about to end, once that is decided."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     watch: asyncio.Task[None] | None = None
+    """What notices the end of the machine `watched`."""
+    watched: AsyncSandbox | None = None
 
     def view(self) -> SandboxView:
         """As it is now, for others."""
