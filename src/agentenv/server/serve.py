@@ -22,6 +22,9 @@ from agentenv.server.services import Services, open_services
 from agentenv.server.settings import ServerSettings
 
 BACKLOG = 2048
+KEEP_ALIVE = 400
+"""Seconds for which an idle connection is kept: longer than clients keep theirs (the SDKs 300), for one that the server closes while a
+request is on its way costs the client that request."""
 
 _log = logger(__name__)
 
@@ -62,6 +65,7 @@ async def listening(settings: ServerSettings, home: Path, *, given_key: str | No
                 access_log=False,
                 lifespan="off",
                 backlog=BACKLOG,
+                timeout_keep_alive=KEEP_ALIVE,
                 timeout_graceful_shutdown=round(settings.shutdown.grace),
                 ssl_certfile=str(settings.tls.certificate) if tls else None,
                 ssl_keyfile=str(settings.tls.key) if tls else None,
