@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -154,6 +154,9 @@ class Starter:
             order.enter("disk")
             await asyncio.to_thread(clone_disk, origin.disk, directory / "upper" / DISK)
         root = with_identity(origin.image, identity).with_layers(origin.layers.paths)
+        if not capabilities.users:
+            # There is only root in such a sandbox: an image that names another user is of more use as root than not at all.
+            root = replace(root, user="root")
         spec = MachineSpec(
             id=order.id,
             directory=directory,

@@ -27,7 +27,7 @@ from agentenv.sandbox.pty import AsyncPty
 from agentenv.sandbox.results import SandboxInfo, Transfer
 from agentenv.sandbox.runtime import default_node
 from agentenv.sandbox.shell import AsyncShell
-from agentenv.sandbox.startup import run_startup
+from agentenv.sandbox.startup import fitting, run_startup
 from agentenv.sandbox.wishes import egress_policy, network_request, resources_of
 
 
@@ -287,7 +287,8 @@ class AsyncSandbox:
     async def _start_template(self, reference: str) -> None:
         """Runs what the template's sandboxes run; where that fails, the sandbox ends."""
         try:
-            await run_startup(self._commands, await startup_of(self._node, reference, self._host.request.snapshot))
+            startup = await startup_of(self._node, reference, self._host.request.snapshot)
+            await run_startup(self._commands, fitting(startup, users=self.capabilities.users))
         except BaseException:
             await self.kill()
             raise

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import msgspec
+
 from agentenv.errors import CommandError, CommandTimeout, StartupTimeout
 from agentenv.node.templates import Startup
 from agentenv.sandbox.command_handle import AsyncCommandHandle
@@ -13,6 +15,11 @@ from agentenv.sandbox.results import CommandResult, OutputCallback
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds between two questions whether it is ready: the second is twice as long as the first, and so on."""
+
+
+def fitting(startup: Startup, *, users: bool) -> Startup:
+    """The startup for a sandbox with or without `users` besides root."""
+    return startup if users else msgspec.structs.replace(startup, user=None)
 
 
 async def run_startup(commands: AsyncCommands, startup: Startup, on_output: OutputCallback | None = None) -> None:

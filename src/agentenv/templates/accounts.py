@@ -37,8 +37,13 @@ async def ensure_user(sandbox: AsyncSandbox, wanted: str) -> bool:
         await sandbox.files.write(
             PASSWD, f"{_ended(passwd or 'root:x:0:0:root:/root:/bin/sh')}{user}:x:{free}:{gid}::/home/{user}:{await _shell(sandbox)}\n"
         )
-        await sandbox.files.make_dir(f"/home/{user}", user=wanted, mode=0o755)
+        await sandbox.files.make_dir(f"/home/{user}", user=owner_in(sandbox, wanted), mode=0o755)
     return True
+
+
+def owner_in(sandbox: AsyncSandbox, wanted: str | None) -> str | None:
+    """Whom something in the sandbox is done as, or belongs to; None, its only user, where the backend gives it no others."""
+    return wanted if sandbox.capabilities.users else None
 
 
 async def _shell(sandbox: AsyncSandbox) -> str:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from agentenv.errors import AgentEnvError, BuildFailed, CapabilityError, ConfigError, InfrastructureError
 from agentenv.sandbox import AsyncSandbox
-from agentenv.templates.accounts import ensure_user
+from agentenv.templates.accounts import ensure_user, owner_in
 from agentenv.templates.dockerfile.ignore import Ignored
 from agentenv.templates.files import place
 from agentenv.templates.journal import Log, Printed
@@ -53,7 +53,12 @@ def prepare_run(step: Run, state: State, log: Log, file: str) -> Prepared:
         printed = Printed(log, step.text)
         try:
             ended = await sandbox.commands.run(
-                argv, envs=variables, user=user, cwd=state.cwd, on_stdout=printed.piece, on_stderr=printed.piece
+                argv,
+                envs=variables,
+                user=owner_in(sandbox, user),
+                cwd=state.cwd,
+                on_stdout=printed.piece,
+                on_stderr=printed.piece,
             )
         except AgentEnvError as error:
             raise BuildFailed(error.message, step=step.text, file=file, line=step.line, remedy=error.remedy) from error
@@ -79,7 +84,7 @@ def prepare_workdir(path: str, user: str) -> Prepared:
     """A directory that later steps run in, of the user that they run as."""
 
     async def act(sandbox: AsyncSandbox) -> None:
-        await sandbox.files.make_dir(path, user=user)
+        await sandbox.files.make_dir(path, user=owner_in(sandbox, user))
 
     return Prepared(key_of("WORKDIR", path, user), act)
 
@@ -109,7 +114,7 @@ def prepare_copy(step: Copy, state: State, escape: str, source: tuple[Path, Igno
             await ensure_user(sandbox, owner)
         for selection, from_archive in parts:
             keep = from_archive and owner is None
-            await place(sandbox, selection, destination, directory=from_archive, owner=owner, mode=mode, owners=keep)
+            await place(sandbox, selection, destination, directory=from_archive, owner=owner_in(sandbox, owner), mode=mode, owners=keep)
 
     digests = [f"{selection.digest()} {selection.single} {from_archive}" for selection, from_archive in parts]
     return Prepared(key_of("COPY", destination, str(owner), str(mode), *digests), act)

@@ -14,7 +14,7 @@ from agentenv.errors import AgentEnvError, BuildFailed, ConfigError
 from agentenv.isolation.contract import Resources
 from agentenv.node import Node
 from agentenv.node.templates import Startup, TemplateRecord, split_name
-from agentenv.sandbox.startup import run_startup
+from agentenv.sandbox.startup import fitting, run_startup
 from agentenv.templates.build import Builder, Options, Position
 from agentenv.templates.cache import MARK
 from agentenv.templates.dockerfile import read
@@ -164,7 +164,7 @@ async def _try(node: Node, builder: Builder, built: Built, log: Log) -> Built:
     printed = Printed(log, FINALIZE)
     try:
         async with await builder.sandbox(position, network=True, metadata={MARK: key}) as sandbox:
-            await run_startup(sandbox.commands, startup, printed.piece)
+            await run_startup(sandbox.commands, fitting(startup, users=sandbox.capabilities.users), printed.piece)
             if not sandbox.capabilities.memory_snapshot:
                 return built
             warm = await sandbox.snapshot(memory=True)
