@@ -115,6 +115,9 @@ class Branches:
             return born
         machine = self.changes.node.get(born.id)
         machine.request = replace(machine.request, metadata={MARK: child.id})
-        self.changes.begin(child, born, timeout)
+        try:
+            await self.changes.begin(child, born, timeout)
+        except NotFound as error:
+            return error
         self.changes.logbook.write(child.id, "forked from another sandbox", parent=child.facts.parent, machine=born.id)
         return child.view()

@@ -48,8 +48,11 @@ class Changes:
     stored: Stored
     telemetry: Telemetry
 
-    def begin(self, resident: Resident, handle: AsyncSandbox, timeout: float | None) -> None:
-        """A machine runs for it: from now on it is there for everybody."""
+    async def begin(self, resident: Resident, handle: AsyncSandbox, timeout: float | None) -> None:
+        """A machine runs for it: from now on it is there for everybody. Raises `NotFound` when it was ended before it had begun."""
+        if resident.doom is not None:
+            await handle.kill()
+            self._require_there(resident)
         resident.handle = handle
         self.telemetry.up(handle.timings)
         self._runs(resident, timeout)
@@ -78,6 +81,10 @@ class Changes:
         if kept.memory or not memory:
             await self._let_go(resident)
         await self.register.note(resident, State.PAUSED)
+        if resident.doom is not None:
+            # It was ended when its files had just been kept: nobody else knows of them.
+            await self.stored.discard(kept.id)
+            raise NotFound(f"sandbox {resident.id} was ended meanwhile: {resident.doom}.")
         resident.state = State.PAUSED
         self.ledger.settle(resident)
         keeps = "memory and files" if kept.memory else "files; its memory as long as the server lives" if memory else "files"
@@ -88,8 +95,7 @@ class Changes:
 
         Raises `InvalidState` unless it is paused, `QuotaExceeded`; then it stays paused.
         """
-        if resident.doom is not None:
-            raise NotFound(f"there is no sandbox {resident.id!r}.")
+        self._require_there(resident)
         if resident.state is not State.PAUSED:
             raise InvalidState(f"sandbox {resident.id} is not paused.")
         self.ledger.claim(self.access.tenant(resident.tenant), resident, State.RUNNING)
@@ -106,6 +112,7 @@ class Changes:
                 resident.handle = await self._anew(resident, memory=memory)
             resident.snapshot = None
             await self.register.note(resident, State.RUNNING)
+            self._require_there(resident)
         except BaseException as error:
             await self._stay_paused(resident, kept)
             self._explain(resident, error)
@@ -186,21 +193,28 @@ class Changes:
         resident.state = State.RUNNING
 
     async def _stay_paused(self, resident: Resident, kept: str | None) -> None:
-        """After a resumption that failed. Where its memory may have run on already, its files of the pause are what is left."""
+        """After a resumption that failed. A machine that runs already stands still again."""
         if resident.doom is not None:
             if resident.handle is not None:
                 await resident.handle.kill()
+            if kept is not None:
+                await self.stored.discard(kept)
             return
         resident.snapshot, resident.state = kept, State.PAUSED
-        self.ledger.settle(resident)
         try:
+            if resident.handle is not None:
+                await resident.handle.pause()
             await self.register.note(resident, State.PAUSED)
         except AgentEnvError as error:
-            self.logbook.write(resident.id, "could not be written down as paused", level="error", error=error)
+            self.logbook.write(resident.id, "could not be paused again", level="error", error=error)
+        self.ledger.settle(resident)
+
+    def _require_there(self, resident: Resident) -> None:
+        if resident.doom is not None:
+            raise NotFound(f"there is no sandbox {resident.id!r}: {resident.doom}.")
 
     def _require_running(self, resident: Resident) -> AsyncSandbox:
-        if resident.doom is not None:
-            raise NotFound(f"there is no sandbox {resident.id!r}.")
+        self._require_there(resident)
         if resident.state is not State.RUNNING or resident.handle is None:
             raise InvalidState(f"sandbox {resident.id} is {resident.state.shown} already.", remedy="Resume or connect to it first.")
         return resident.handle

@@ -60,7 +60,7 @@ class Creating:
         self.changes.ledger.claim(tenant, resident, State.RUNNING)
         try:
             handle = await self._machine(resident, chosen.build, wish.priority)
-            self.changes.begin(resident, handle, wish.timeout)
+            await self.changes.begin(resident, handle, wish.timeout)
         except BaseException as error:
             await self.changes.end(resident, f"it could not start: {error}", "failed")
             raise

@@ -87,7 +87,8 @@ class Ledger:
 
     def settle(self, resident: Resident) -> None:
         """Charges what `resident` counts in its present state."""
-        self._set(resident, charge_of(resident.facts.resources, resident.state, in_memory=resident.handle is not None))
+        state = State.ENDED if resident.doom is not None else resident.state
+        self._set(resident, charge_of(resident.facts.resources, state, in_memory=resident.handle is not None))
 
     def _set(self, resident: Resident, charge: Charge) -> None:
         before = self._charged.pop(resident.id, Charge())
