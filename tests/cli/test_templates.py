@@ -104,3 +104,10 @@ def test_images_are_pulled_listed_exported_refreshed_and_removed(agentenv: Run, 
     assert agentenv("image", "rm", reference).returncode == 0
     assert json.loads(agentenv("image", "ls", "--json").stdout) == [] or "host" in agentenv("image", "ls").stdout
     assert not list((state_home() / "images/layers").glob("*/root"))
+
+
+def test_what_a_server_needs_is_not_pruned_by_who_does_not_know_of_it(agentenv: Run) -> None:
+    (state_home() / "server").mkdir(parents=True)
+    refused = agentenv("template", "prune")
+    assert refused.returncode == 1
+    assert "gc --on-server" in refused.stderr

@@ -13,6 +13,7 @@ from agentenv.cli.lazy import new_app
 from agentenv.cli.output import JsonFlag, console, print_json
 from agentenv.cli.sandboxes import SandboxId
 from agentenv.node.snapshots import Snapshot
+from agentenv.templates.cache import MARK as BUILD_STEP
 from agentenv.units import format_size
 
 app = new_app("Takes, lists and deletes snapshots of sandboxes, and goes back to one.")
@@ -54,9 +55,12 @@ def _content(snapshot: Snapshot) -> str:
 
 
 @app.command("ls")
-def ls(as_json: JsonFlag = False) -> None:
-    """Shows all snapshots as a tree."""
-    snapshots = asyncio.run(_all())
+def ls(
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Also the results of template builds' steps.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Shows snapshots as a tree."""
+    snapshots = [snapshot for snapshot in asyncio.run(_all()) if everything or BUILD_STEP not in snapshot.metadata]
     if as_json:
         print_json([msgspec.to_builtins(snapshot) for snapshot in snapshots])
         return

@@ -13,6 +13,7 @@ import typer
 from agentenv.cli import where, wishes
 from agentenv.cli.lazy import new_app
 from agentenv.cli.output import JsonFlag, console, print_json
+from agentenv.errors import InvalidState
 from agentenv.isolation.contract import Resources
 from agentenv.node import Node
 from agentenv.node.templates import Startup, TemplateRecord, Templates
@@ -189,6 +190,9 @@ async def _rebuild(record: TemplateRecord, *, cache: bool, quiet: bool) -> Templ
 @app.command("prune")
 def prune(as_json: JsonFlag = False) -> None:
     """Removes the results of steps that no template is made of; they would be done anew when they are needed again."""
+    if (state_home() / "server").exists():
+        # What a server's templates are made of, only its database tells.
+        raise InvalidState(f"{state_home()} is a server's.", remedy="Run `agentenv gc --on-server`, which knows its templates too.")
 
     async def run() -> list[str]:
         async with await Node.open() as node:

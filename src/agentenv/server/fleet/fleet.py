@@ -39,6 +39,7 @@ from agentenv.server.fleet.stored import Stored
 from agentenv.server.fleet.telemetry import Telemetry
 from agentenv.server.fleet.turnstile import Turnstile
 from agentenv.server.settings import ServerSettings
+from agentenv.templates.cache import prune
 
 _log = logger(__name__)
 
@@ -332,11 +333,12 @@ class Fleet:
         return self._ledger.given()
 
     async def collect_garbage(self) -> dict[str, int]:
-        """Removes what nothing needs any more; returns how many snapshots, layers, images and remains of dead owners, and their bytes."""
+        """Removes what nothing needs; returns how many snapshots, results of build steps, layers, images, dead owners, and their bytes."""
         await self._housekeeping.tidy()
         snapshots = await self._stored.sweep()
+        steps = len(await prune(self.node, keep=self._stored.needed()))
         report = await self.node.collect_garbage()
-        return {"snapshots": snapshots} | asdict(report)
+        return {"snapshots": snapshots, "steps": steps} | asdict(report)
 
     def count(self) -> dict[str, int]:
         """How many sandboxes there are of all tenants, by state; how many starts are under way and wait; how many machines are ready."""
