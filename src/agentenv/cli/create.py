@@ -15,7 +15,7 @@ from agentenv.sandbox.wishes import network_request, resources_of
 
 
 def create(
-    image: wishes.Image = "host",
+    image: wishes.Image = None,
     snapshot: wishes.FromSnapshot = None,
     files_only: wishes.FilesOnly = False,
     isolation: wishes.Isolation = "auto",

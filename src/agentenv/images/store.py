@@ -16,6 +16,11 @@ SCHEMES = (
 )
 
 
+def default_image(*, disk: bool) -> str:
+    """What a sandbox starts from when no image is named: `debian` where its files are a `disk` of its own, else `host`."""
+    return debian.NAME if disk else host.NAME
+
+
 class ImageStore(KeptImages):
     """The images of one AGENTENV_HOME, kept ones and those that are resolved anew each time."""
 
@@ -26,7 +31,7 @@ class ImageStore(KeptImages):
         when the disk is full.
         """
         scheme, _, rest = reference.partition(":")
-        if reference == "host":
+        if reference == host.NAME:
             return host.resolve(self)
         if reference == debian.NAME:
             return debian.resolve(self)

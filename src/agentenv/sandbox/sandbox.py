@@ -48,7 +48,7 @@ class AsyncSandbox:
     @classmethod
     async def create(
         cls,
-        image: str = "host",
+        image: str | None = None,
         *,
         snapshot: str | Snapshot | None = None,
         memory: bool | None = None,
@@ -63,7 +63,8 @@ class AsyncSandbox:
     ) -> AsyncSandbox:
         """Starts a sandbox and returns when its agent answers.
 
-        `image`: `host` (this machine's programs), `dir:PATH` or `tar:PATH`; with `snapshot` (its name, id, or itself) the snapshot's.
+        `image`: `host` (this machine's programs), `debian`, `dir:PATH` or `tar:PATH`; None is the backend's own: `debian` for a virtual
+        machine, else `host`. With `snapshot` (its name, id, or itself) it is the snapshot's.
         `memory`: whether the snapshot's processes go on; None is "where it holds them", False starts from its files only.
         `isolation`: a backend's name, or `auto` for the strongest usable. `resources`: limits, as `Resources` or a mapping such as
         `{"cpu": 2, "memory": "4GB"}`. `network`: False (loopback only), True, or a mapping as in a configuration (docs/network.md):
