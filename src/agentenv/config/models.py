@@ -174,7 +174,7 @@ class NetworkConfig(Section):
 class TimeoutsConfig(Section):
     """How long things may take: numbers of seconds or durations such as 30s, 1m30s, 250ms."""
 
-    startup: Annotated[Duration, Field(examples=["30s"])] = 30.0
+    startup: Annotated[Duration, Field(examples=["60s"])] = 60.0
     """From a sandbox's turn to start to its agent's first answer, and again from that to its environment's."""
     shutdown: Annotated[Duration, Field(examples=["5s"])] = 5.0
     """Between asking a sandbox's processes to end and ending them."""
