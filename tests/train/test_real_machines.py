@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +10,7 @@ from tests.machines import debian_or_skip, obtain_or_skip, shared_cache
 
 from agentenv.isolation import probe_all
 from agentenv.monitoring import RunDirectory
+from agentenv.train import SilentProgress, train
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "basic" / "config.yaml"
 NAME = '  name: "basic_rl_env"\n'
@@ -34,25 +31,22 @@ def isolation(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def home(isolation: str, tmp_path: Path) -> Path:
+def _home(isolation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An AGENTENV_HOME with the backend's default image, where that has to be built."""
-    return shared_cache() if isolation == "qemu" else tmp_path / "home"
+    monkeypatch.setenv("AGENTENV_HOME", str(shared_cache() if isolation == "qemu" else tmp_path / "home"))
+    monkeypatch.setenv("AGENTENV_ARTEFACTS", str(shared_cache() / "artefacts"))
 
 
 @pytest.mark.timeout(1200)
-def test_the_example_trains_unchanged_but_for_one_line(isolation: str, home: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("_home")
+def test_the_example_trains_unchanged_but_for_one_line(isolation: str, tmp_path: Path) -> None:
     text = EXAMPLE.read_text()
     assert text.count(NAME) == 1
     config = tmp_path / "config.yaml"
     config.write_text(text.replace(NAME, f"{NAME}  isolation: {isolation}\n"))
-    words = [sys.executable, "-m", "agentenv.cli.main", "train", str(config), "--max-steps", "256", "--num-envs", "2", "--json"]
-    environment = {**os.environ, "AGENTENV_HOME": str(home), "AGENTENV_ARTEFACTS": str(shared_cache() / "artefacts")}
-    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads(done.stdout)
-    assert result["state"] == "finished"
-    assert result["infra_errors"] == 0
-    run = RunDirectory.open(Path(result["run"]))
+    result = train(config, max_steps=256, num_envs=2, run_dir=tmp_path, progress=SilentProgress())
+    assert (result.state, result.infra_errors) == ("finished", 0)
+    run = RunDirectory.open(result.run)
     assert run.manifest()["config"]["environment"]["isolation"] == isolation
     lanes = [event["sandboxes"] for event in run.events() if event["event"] == "training.environments"]
     assert lanes
