@@ -177,15 +177,21 @@ class StorageFull(LimitReached):
     `process` is the one that was ended because of it, where one was: the sandbox then lives on, so that files can be removed.
     """
 
-    def __init__(self, sandbox_id: str, *, limit: int, used: int, detail: str = "", process: str | None = None) -> None:
-        parts = (
-            f"sandbox {sandbox_id} is out of storage: {used / 2**20:.4g} MiB used of {limit / 2**20:.4g} MiB.",
-            f"{process} was ended, which was writing." if process else "",
-            detail,
+    def __init__(
+        self, sandbox_id: str, *, limit: int, used: int, detail: str = "", process: str | None = None, disk: str | None = None
+    ) -> None:
+        """`disk` says which disk is full, where it is that and not the sandbox's own limit."""
+        own = f"sandbox {sandbox_id} is out of storage: {used / 2**20:.4g} MiB used of {limit / 2**20:.4g} MiB."
+        shared = (
+            f"there is no room left for sandbox {sandbox_id} on the disk of {disk}: {(limit - used) / 2**20:.4g} of {limit / 2**20:.4g} MiB"
+            " are free, what was left unfinished not counted."
         )
+        ended = f"{process} was ended, which was writing." if process else ""
         super().__init__(
-            " ".join(part for part in parts if part),
-            remedy="Raise `resources.storage`, or remove files in the sandbox.",
+            " ".join(part for part in (shared if disk else own, ended, detail) if part),
+            remedy="Make room there (`agentenv snapshot rm`, `agentenv image prune`), or move AGENTENV_HOME to a larger disk."
+            if disk
+            else "Raise `resources.storage`, or remove files in the sandbox.",
         )
         self.sandbox_id = sandbox_id
         self.limit = limit
@@ -229,7 +235,9 @@ class CommandTimeout(AgentEnvError):
 class BuildFailed(AgentEnvError):
     """A step of a template's build failed: which one (`step`, as it is written, `line` in `file`), and what it had printed (`output`)."""
 
-    def __init__(self, reason: str, *, step: str, file: str | None = None, line: int = 0, output: str = "", remedy: str | None = None) -> None:
+    def __init__(
+        self, reason: str, *, step: str, file: str | None = None, line: int = 0, output: str = "", remedy: str | None = None
+    ) -> None:
         where = f"{file}:{line}: " if file and line else ""
         tail = output.strip()[-2000:]
         super().__init__(f"{where}{step.splitlines()[0] if step else 'the build'}: {reason}{f': {tail}' if tail else ''}", remedy=remedy)

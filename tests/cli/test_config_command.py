@@ -54,7 +54,7 @@ def test_show_gives_the_full_meaning(agentenv: Agentenv, workplace: Path) -> Non
     write(workplace, "environment: {resources: {memory: 64MB}, timeouts: {step: 1m}}\n")
     shown = yaml.safe_load(agentenv("config", "show", "c.yaml").stdout)
     assert shown["environment"]["resources"]["memory"] == 64_000_000
-    assert shown["environment"]["timeouts"] == {"startup": 30.0, "shutdown": 5.0, "reset": 60.0, "step": 60.0}
+    assert shown["environment"]["timeouts"] == {"startup": 60.0, "shutdown": 5.0, "reset": 60.0, "step": 60.0}
     assert shown == json.loads(agentenv("config", "show", "c.yaml", "--json").stdout)
     write(workplace, yaml.safe_dump(shown))
     assert yaml.safe_load(agentenv("config", "show", "c.yaml").stdout) == shown

@@ -120,7 +120,8 @@ def test_completion_scripts(agentenv: Agentenv, shell: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"), [("agentenv con", {"config", "conformance"}), ("agentenv config ch", {"check"}), ("agentenv monitor --onc", {"--once"})]
+    ("words", "expected"),
+    [("agentenv con", {"config", "conformance"}), ("agentenv config ch", {"check"}), ("agentenv monitor --onc", {"--once"})],
 )
 def test_completion_knows_commands_and_options(agentenv: Agentenv, words: str, expected: set[str]) -> None:
     asked = {"_AGENTENV_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}

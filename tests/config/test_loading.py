@@ -59,7 +59,7 @@ def test_an_environment_and_its_training(tmp_path: Path) -> None:
     file.write_text(SAMPLE_A)
     config = load(str(file), machine=MACHINE)
     resources = config.environment.resources
-    assert (config.environment.name, config.environment.image, config.environment.isolation) == ("basic_rl_env", "host", "auto")
+    assert (config.environment.name, config.environment.image, config.environment.isolation) == ("basic_rl_env", None, "auto")
     assert (resources.memory, resources.cpu, resources.storage, resources.pids) == (4 * 10**9, 2.0, 20 * 10**9, 4096)
     assert (config.environment.network.enabled, config.environment.network.ports) == (True, (8080, 8081))
     assert config.training is not None

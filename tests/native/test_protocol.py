@@ -348,8 +348,7 @@ def test_whoever_speaks_next_on_the_stream_is_greeted_and_finds_nothing_open(sta
     assert client.call("ping", payload=b"?").result == {"payload": b"?"}
     client.send(stream, OPEN, {"op": "ping", "payload": b"its number is free"})
     assert client.finish(stream).result == {"payload": b"its number is free"}
-    while Path(f"/proc/{pid}").exists():  # it is ended as when a connection breaks
-        client.call("ping")
+    assert Path(f"/proc/{pid}").exists()  # test_freeze.py: who takes over can attach to it
 
 
 def test_a_standard_stream_is_the_agents_alone(shipped_agent: Path) -> None:

@@ -298,9 +298,13 @@ async def test_a_full_disk_is_storage_full_and_the_sandbox_goes_on(small_disk: P
     async with await Node.open(small_disk / "home") as node:
         sandbox = await node.create(SandboxRequest(image=root_tree))
         machine_of(sandbox).write("big", "x" * (22 << 20))
-        with pytest.raises(StorageFull, match="is full"):
+        with pytest.raises(StorageFull, match=r"no room left .* on the disk of AGENTENV_HOME") as caught:
             await sandbox.snapshot("x")
-        with pytest.raises(StorageFull, match="is full"):
+        # The figures are those of the moment, before what had been copied was removed.
+        assert caught.value.limit == 40 << 20
+        assert caught.value.limit - caught.value.used < 1 << 20
+        assert "AGENTENV_HOME to a larger disk" in (caught.value.remedy or "")
+        with pytest.raises(StorageFull, match="no room left"):
             await sandbox.fork(2)
         assert machine_of(sandbox).calls == ["pause", "resume"] * 2
         await node.collect_garbage()

@@ -15,6 +15,7 @@ from time import perf_counter
 from agentenv.benchmarks.density import marginal, used_bytes
 from agentenv.benchmarks.row import Row, Scale, machine, percentile
 from agentenv.errors import AgentEnvError, BackendUnavailable, NotFound
+from agentenv.images import default_image
 from agentenv.isolation import Probe, probe_all
 from agentenv.isolation.contract import Timeouts
 from agentenv.sandbox import Sandbox
@@ -38,7 +39,7 @@ class Contender:
 
     def __init__(self, probe: Probe, stack: ExitStack) -> None:
         self.name = probe.backend
-        self.image = "debian" if probe.capabilities.disk_image else "host"
+        self.image = default_image(disk=probe.capabilities.disk_image)
         self.parent = stack.enter_context(self.create())
         line = f"mkdir -p /data && cd /data && for i in $(seq {UPPER_MB}); do head -c 1000000 /dev/urandom > $i; done"
         self.parent.commands.run(line, check=True)

@@ -20,7 +20,7 @@ from agentenv.sandbox.wishes import network_request, resources_of
 
 
 def create(
-    image: wishes.Image = "host",
+    image: wishes.Image = None,
     snapshot: wishes.FromSnapshot = None,
     files_only: wishes.FilesOnly = False,
     isolation: wishes.Isolation = "auto",
@@ -61,7 +61,7 @@ async def _create(request: SandboxRequest) -> tuple[str, int | None, float | Non
     owner = await where.owner()
     if isinstance(owner, Node):
         record = await create_detached(request)
-        if request.image.startswith(SCHEME) and request.snapshot is None:
+        if request.image is not None and request.image.startswith(SCHEME) and request.snapshot is None:
             await _start_template(owner, record.id, request.image, record.snapshot)
         return record.id, record.owner_pid, record.expires
     made = await owner.create(request, leased=False)

@@ -38,7 +38,7 @@ def shell(
     sandbox: Annotated[
         str | None, typer.Argument(help="A sandbox that runs; without it a new one.", autocompletion=complete_sandbox)
     ] = None,
-    image: wishes.Image = "host",
+    image: wishes.Image = None,
     snapshot: wishes.FromSnapshot = None,
     files_only: wishes.FilesOnly = False,
     isolation: wishes.Isolation = "auto",

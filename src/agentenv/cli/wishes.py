@@ -9,7 +9,13 @@ import typer
 from agentenv.errors import ConfigError
 from agentenv.units import parse_duration
 
-Image = Annotated[str, typer.Option(help="What it sees as its files: host, debian, dir:PATH, tar:PATH, REGISTRY/NAME:TAG, template:NAME.")]
+Image = Annotated[
+    str | None,
+    typer.Option(
+        help="What it sees as its files: host, debian, dir:PATH, tar:PATH, REGISTRY/NAME:TAG, template:NAME, …; "
+        "by default debian for virtual machines, else host."
+    ),
+]
 FromSnapshot = Annotated[str | None, typer.Option("--snapshot", help="Start from this snapshot instead of an image.")]
 FilesOnly = Annotated[bool, typer.Option("--files-only", help="Of the snapshot take the files, not the processes.")]
 KeepMemory = Annotated[

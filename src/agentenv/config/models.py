@@ -174,8 +174,8 @@ class NetworkConfig(Section):
 class TimeoutsConfig(Section):
     """How long things may take: numbers of seconds or durations such as 30s, 1m30s, 250ms."""
 
-    startup: Annotated[Duration, Field(examples=["30s"])] = 30.0
-    """From the request for a sandbox to its agent's first answer."""
+    startup: Annotated[Duration, Field(examples=["60s"])] = 60.0
+    """From a sandbox's turn to start to its agent's first answer, and again from that to its environment's."""
     shutdown: Annotated[Duration, Field(examples=["5s"])] = 5.0
     """Between asking a sandbox's processes to end and ending them."""
     reset: Annotated[Duration, Field(examples=["60s"])] = 60.0
@@ -189,8 +189,9 @@ class EnvironmentConfig(Section):
 
     name: Annotated[Name, Field(examples=["basic_rl_env"]), AfterValidator(environment_path)] = "basic_rl_env"
     """A registered environment, `gymnasium:ID`, `module:Class` or `path.py:Class` (a path is taken from this file's folder)."""
-    image: Annotated[Name, Field(examples=["host"]), AfterValidator(image_path)] = "host"
-    """What the sandbox's files are: `host`, `dir:PATH`, `tar:PATH` (a path is taken from this file's folder)."""
+    image: Annotated[Name, Field(examples=["host"]), AfterValidator(image_path)] | None = None
+    """What the sandbox's files are: `host`, `debian`, `dir:PATH`, `tar:PATH` (a path is taken from this file's folder); left out, the
+    backend's own: `debian` for virtual machines, else `host`."""
     isolation: Annotated[Name, Field(examples=["auto"])] = "auto"
     """The backend by name, or `auto`: the strongest that this machine can run."""
     server: Annotated[Name, Field(examples=["http://127.0.0.1:8700"])] | None = None

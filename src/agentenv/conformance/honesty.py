@@ -28,7 +28,7 @@ async def probe(subject: Subject) -> None:
     expect(probe.version, "it does not tell its version.")
     expect_equal("the name in its probe", probe.backend, subject.isolation)
     for sentence in probe.capabilities.lost:
-        expect(sentence.strip().endswith("."), f"`lost` holds something that is no sentence: {sentence!r}.")
+        expect(sentence.strip().endswith((".", ".)")), f"`lost` holds something that is no sentence: {sentence!r}.")
 
 
 @check("honesty.missing-is-explained")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -13,8 +12,8 @@ from pathlib import Path
 from agentenv.conformance.resident import start_resident
 from agentenv.conformance.subject import PATIENT, Subject
 from agentenv.errors import AgentEnvError, InvalidState, NotFound, SandboxDied, StartupTimeout
-from agentenv.isolation.conformance import CheckFailed, NotApplicable, check, expect, expect_equal, expect_refusal
-from agentenv.isolation.conformance.traces import open_descriptors, traces_of, wait_until_gone
+from agentenv.isolation.conformance import CheckFailed, check, expect, expect_equal, expect_refusal
+from agentenv.isolation.conformance.traces import kill_from_outside, open_descriptors, traces_of, wait_until_gone
 from agentenv.isolation.contract import Timeouts
 from agentenv.node import Node
 from agentenv.node.network_slots import NETNS_DIRECTORY
@@ -154,12 +153,10 @@ async def kill(subject: Subject) -> None:
 async def from_outside(subject: Subject) -> None:
     """A sandbox whose process of this machine is killed by somebody else is `SandboxDied` to whoever waits in it, and leaves nothing."""
     sandbox = await subject.create()
-    pid: int | None = getattr(subject.node.get(sandbox.id).machine, "pid", None)
-    if pid is None:
-        raise NotApplicable("its machines do not tell a process of this machine.")
+    node_sandbox = subject.node.get(sandbox.id)
     running = asyncio.ensure_future(sandbox.commands.run("sleep 1000"))
     await sandbox.commands.run("true")
-    os.kill(pid, signal.SIGKILL)
+    await kill_from_outside(node_sandbox.machine, node_sandbox.directory)
     with expect_refusal("a command whose sandbox died", SandboxDied):
         await running
     with expect_refusal("a command in a sandbox that died", SandboxDied):

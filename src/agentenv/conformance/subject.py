@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agentenv.errors import AgentEnvError, InvalidState, NotFound
+from agentenv.images import default_image
 from agentenv.isolation.conformance import NotApplicable, Yard, open_yard
 from agentenv.isolation.contract import Capabilities, Timeouts
 from agentenv.node import Node
@@ -123,7 +124,7 @@ async def open_subject(
     Without `image`: `debian` where a sandbox's disk is an image, `host` elsewhere. Raises `BackendUnavailable`, `NotFound`.
     """
     async with open_yard(name) as yard, await Node.open(home) as node:
-        subject = Subject(yard, node, image or ("debian" if yard.capabilities.disk_image else "host"), cycles=cycles, seed=seed)
+        subject = Subject(yard, node, image or default_image(disk=yard.capabilities.disk_image), cycles=cycles, seed=seed)
         try:
             yield subject
         finally:

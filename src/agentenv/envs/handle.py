@@ -77,7 +77,7 @@ class EnvTimeouts:
     """Seconds that each stage of an environment's life may take."""
 
     startup: float = 60.0
-    """From the request for a sandbox to the environment's hello."""
+    """From a sandbox's turn to start to its agent's first answer, and again from that to the environment's hello."""
     shutdown: float = 5.0
     reset: float = 60.0
     step: float = 60.0
@@ -88,7 +88,7 @@ class EnvTimeouts:
 class SandboxSettings:
     """What each of an environment's sandboxes is like."""
 
-    image: str = "host"
+    image: str | None = None
     isolation: str = "auto"
     server: str | None = None
     resources: Resources = field(default_factory=Resources)

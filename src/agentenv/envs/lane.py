@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -33,22 +32,18 @@ class Lane:
     @classmethod
     def open(cls, factory: SandboxFactory, spec: EnvironmentSpec, timeouts: EnvTimeouts) -> Lane:
         """A new sandbox with the environment in it. Whatever fails, no sandbox is left behind."""
-        deadline = time.monotonic() + timeouts.startup
-        return cls.adopt(factory(), spec, timeouts, startup=deadline - time.monotonic())
+        return cls.adopt(factory(), spec, timeouts)
 
     @classmethod
-    def adopt(
-        cls, sandbox: SandboxHandle, spec: EnvironmentSpec, timeouts: EnvTimeouts, *, startup: float | None = None, resume: bool = False
-    ) -> Lane:
+    def adopt(cls, sandbox: SandboxHandle, spec: EnvironmentSpec, timeouts: EnvTimeouts, *, resume: bool = False) -> Lane:
         """Starts the environment in a sandbox that exists, and takes that over.
 
         With `resume` it goes on with the episode that the sandbox carries: in the memory of its process, or saved in a file.
         """
         try:
-            budget = timeouts.startup if startup is None else max(startup, 0.001)
             process = EnvironmentProcess.find(sandbox, spec) if resume and sandbox.capabilities.memory_snapshot else None
-            process = process or EnvironmentProcess.start(sandbox, spec, timeout=budget, resume=resume)
-            return cls(sandbox, process, connect(process, budget), timeouts)
+            process = process or EnvironmentProcess.start(sandbox, spec, timeout=timeouts.startup, resume=resume)
+            return cls(sandbox, process, connect(process, timeouts.startup), timeouts)
         except BaseException:
             sandbox.kill()
             raise

@@ -4,6 +4,6 @@ the packages' scripts when `debian` is built.
 """
 
 from agentenv.images.kept import Image, Progress
-from agentenv.images.store import ImageStore
+from agentenv.images.store import ImageStore, default_image
 
-__all__ = ["Image", "ImageStore", "Progress"]
+__all__ = ["Image", "ImageStore", "Progress", "default_image"]

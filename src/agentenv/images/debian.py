@@ -67,7 +67,10 @@ def resolve(store: KeptImages) -> RootFilesystem:
     """The image as it was built last. Raises `NotFound` where it was not built yet."""
     digest = named(store.directory, NAME)
     if digest is None:
-        raise NotFound("the image `debian` has not been built on this machine.", remedy="`agentenv image build debian` takes minutes.")
+        raise NotFound(
+            "the image `debian`, from which virtual machines start where no other is named, has not been built on this machine.",
+            remedy="Run `agentenv image build debian` once; it takes minutes.",
+        )
     return archive.resolve_digest(store, digest)
 
 

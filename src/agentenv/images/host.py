@@ -11,6 +11,8 @@ from agentenv.images.kept import KeptImages
 from agentenv.images.layout import HostLayout, PythonHome, host_layout
 from agentenv.isolation.contract import RootFilesystem
 
+NAME = "host"
+
 
 def resolve(images: KeptImages) -> RootFilesystem:
     """The host as an image, for the Python that runs now; raises `CapabilityError` when AGENTENV_HOME lies inside of what it shows."""
@@ -19,13 +21,13 @@ def resolve(images: KeptImages) -> RootFilesystem:
     image_id = f"host-{skeleton.digest(layout)}"
     root = images.held(image_id)
     if root is None:
-        root = images.obtain(image_id, "host", lambda target: skeleton.build(layout, target))
+        root = images.obtain(image_id, NAME, lambda target: skeleton.build(layout, target))
         images.prune_skeletons()
     # UTF-8 by LC_CTYPE alone: LANG would mean the same, but has every program load a dozen locale files (1 ms for a shell).
     env = {"PATH": ":".join(layout.path), "LC_CTYPE": "C.UTF-8"}
     if layout.import_path:
         env["PYTHONPATH"] = ":".join(layout.import_path)
-    return RootFilesystem(layout.overlays(root), "host", env)
+    return RootFilesystem(layout.overlays(root), NAME, env)
 
 
 def private_homes() -> tuple[Path, ...]:

@@ -29,6 +29,11 @@ SCRATCH = "scratch"
 QUOTA = "AGENTENV_IMAGE_QUOTA"
 
 
+def default_image(*, disk: bool) -> str:
+    """What a sandbox starts from when no image is named: `debian` where its files are a `disk` of its own, else `host`."""
+    return debian.NAME if disk else host.NAME
+
+
 class ImageStore(KeptImages):
     """The images of one AGENTENV_HOME, kept ones and those that are resolved anew each time.
 
@@ -47,7 +52,7 @@ class ImageStore(KeptImages):
         when the disk is full or a registry out of reach.
         """
         scheme, _, rest = reference.partition(":")
-        if reference == "host":
+        if reference == host.NAME:
             return host.resolve(self)
         if reference == SCRATCH:
             root = self.obtain(SCRATCH, SCRATCH, lambda target: finish(Merged(()), "root", "/", target))

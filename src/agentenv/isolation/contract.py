@@ -106,7 +106,7 @@ class RootFilesystem:
 class Timeouts:
     """Seconds; `startup` covers everything from the request to the agent's first answer."""
 
-    startup: float = 30.0
+    startup: float = 60.0
     shutdown: float = 5.0
 
 

@@ -49,7 +49,7 @@ def disk_full(sandbox_id: str, home: Path) -> StorageFull:
     """The error for a full disk of AGENTENV_HOME, with its figures."""
     disk = os.statvfs(home)
     total, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
-    return StorageFull(sandbox_id, limit=total, used=total - free, detail=f"The disk of AGENTENV_HOME ({home}) is full.")
+    return StorageFull(sandbox_id, limit=total, used=total - free, disk=f"AGENTENV_HOME (where {home} lies)")
 
 
 def is_disk_full(error: OSError) -> bool:

@@ -112,7 +112,7 @@ class HibernatedStore:
                 owner_pid=0,
                 generation=one.generation,
                 state=HIBERNATED,
-                image=one.request.image,
+                image=one.request.image or one.snapshot.image,
                 backend=one.snapshot.backend or "",
                 created=one.created,
                 expires=None,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from agentenv.errors import InvalidState, NotFound
-from agentenv.images import ImageStore
+from agentenv.images import ImageStore, default_image
 from agentenv.isolation.contract import RootFilesystem
 from agentenv.monitoring import EventSink, JsonLinesSink, NullSink
 from agentenv.monitoring.machine_log import open_machine_log
@@ -116,12 +118,14 @@ class Node:
         Raises `CapabilityError` for limits that this machine does not have, `NotFound` for an unknown image, template or snapshot,
         `StartupTimeout`, `StorageFull` and other `InfrastructureError`.
         """
-        if request.image.startswith(SCHEME) and request.snapshot is None:
+        if request.image is not None and request.image.startswith(SCHEME) and request.snapshot is None:
             request = from_template(request, await asyncio.to_thread(self.templates.find, request.image))
         self._capacity.check(request.resources)
-        if request.snapshot is None:
-            return await self._launch(request, Origin(await self._image(request.image), self._layers.use(())))
-        return await self._launch(*await self._branching.begin(request))
+        with self._starts():
+            if request.snapshot is not None:
+                return await self._launch(*await self._branching.begin(request))
+            image = request.image or await self._default_image(request.isolation)
+            return await self._launch(replace(request, image=image), Origin(await self._image(image), self._layers.use(())))
 
     async def snapshots(self) -> list[Snapshot]:
         """Every snapshot in this AGENTENV_HOME, the oldest first, so a parent before its children."""
@@ -210,23 +214,35 @@ class Node:
             self._resolved[reference] = await asyncio.to_thread(self._images.resolve, reference)
         return self._resolved[reference]
 
-    async def _launch(self, request: SandboxRequest, origin: Origin) -> NodeSandbox:
-        identifier = new_id()
+    async def _default_image(self, isolation: str) -> str:
+        """The image of a sandbox for which none was named, which depends on the backend that it comes to."""
+        backend = await self._backends.get(isolation)
+        return default_image(disk=(await self._backends.capabilities(backend)).disk_image)
+
+    @contextmanager
+    def _starts(self) -> Iterator[None]:
+        """`close` waits until what is started within is there or has failed. Raises `InvalidState` once it has been called."""
+        self._require_open()
         done = asyncio.get_running_loop().create_future()
         self._starting.add(done)
         try:
-            self._require_open()
-            self._announce(identifier, request)
-            running = await self._starter.start(Order(identifier, identifier, request, origin))
-            sandbox = self._sandboxes[identifier] = NodeSandbox(identifier, request, origin, running, self._around)
+            yield
+        finally:
+            self._starting.discard(done)
+            done.set_result(None)
+
+    async def _launch(self, request: SandboxRequest, origin: Origin) -> NodeSandbox:
+        identifier = new_id()
+        try:
+            with self._starts():
+                self._announce(identifier, request)
+                running = await self._starter.start(Order(identifier, identifier, request, origin))
+                sandbox = self._sandboxes[identifier] = NodeSandbox(identifier, request, origin, running, self._around)
         except BaseException as error:
             self.owner.journal.forget(identifier)
             origin.release()
             self.events.emit("sandbox.start_failed", id=identifier, image=request.image, error=str(error))
             raise
-        finally:
-            self._starting.discard(done)
-            done.set_result(None)
         stages = {stage.name: stage.seconds for stage in sandbox.timings}
         self.events.emit(
             "sandbox.created", id=identifier, image=request.image, backend=sandbox.backend, memory=origin.memory is not None, stages=stages

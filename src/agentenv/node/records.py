@@ -23,11 +23,13 @@ class NetworkRequest:
 class SandboxRequest:
     """One wished-for sandbox. With `snapshot` (a name or id) it starts from that one, and `image` is the snapshot's.
 
+    `image` None is the backend's default (`agentenv.images.default_image`); what a sandbox says of itself has the one that it came to.
+
     `memory` says whether its processes go on: None is "where the snapshot holds them". `lifetime` is in seconds from its start; None is
     without end, that is until its owner ends.
     """
 
-    image: str = "host"
+    image: str | None = None
     snapshot: str | None = None
     isolation: str = "auto"
     resources: Resources = field(default_factory=Resources)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -114,13 +116,18 @@ class Starter:
         self._networks = networks
         self._spares = spares
         self._trash = trash
+        # A kernel that boots keeps a processor busy: more at once would only take longer, each of them.
+        self._boots = asyncio.Semaphore(os.cpu_count() or 1)
 
     async def start(self, order: Order) -> Running:
-        """Raises `StartupTimeout` with the stages so far, `StorageFull`, or what the backend raises; nothing is left then."""
+        """Raises `StartupTimeout` with the stages so far, `StorageFull`, or what the backend raises; nothing is left then.
+
+        Machines that boot do so as many at once as there are processors; the wait for a turn does not count as start-up.
+        """
         allowed = order.request.timeouts.startup
         try:
             async with asyncio.timeout(allowed) as limit, AsyncExitStack() as stack:
-                return await self._start(order, stack)
+                return await self._start(order, stack, limit)
         except TimeoutError as error:
             if not limit.expired():
                 raise
@@ -136,7 +143,7 @@ class Starter:
         except OSError as error:
             raise _named(error, order, self._owner.directory) from error
 
-    async def _start(self, order: Order, stack: AsyncExitStack) -> Running:
+    async def _start(self, order: Order, stack: AsyncExitStack, limit: asyncio.Timeout) -> Running:
         order.enter("directories")
         origin = order.origin
         directory = self._owner.machine_directory(order.id)
@@ -167,7 +174,8 @@ class Starter:
             env={**root.env, **order.request.env},
             timeouts=order.request.timeouts,
         )
-        machine, stages = await self._bring_up(backend, spec, order, machine_id if capabilities.disk_image else None)
+        async with self._turn(order, limit, boots=capabilities.disk_image and origin.memory is None):
+            machine, stages = await self._bring_up(backend, spec, order, machine_id if capabilities.disk_image else None)
         return Running(machine, backend.name, capabilities, directory, (*order.stages, *stages), stack.pop_all(), guard)
 
     async def _bring_up(
@@ -188,6 +196,19 @@ class Starter:
                 await agent_words.tell(machine, "configure", env=dict(spec.env))
             abandon.pop_all()
         return machine, (*machine.stages, Stage("restored", perf_counter() - begun))
+
+    @asynccontextmanager
+    async def _turn(self, order: Order, limit: asyncio.Timeout, *, boots: bool) -> AsyncIterator[None]:
+        """Its turn to boot; the time that it has for its start begins anew with that."""
+        if not boots:
+            yield
+            return
+        order.enter("turn")
+        limit.reschedule(None)
+        async with self._boots:
+            limit.reschedule(asyncio.get_running_loop().time() + order.request.timeouts.startup)
+            order.enter("backend")
+            yield
 
     async def _network(self, order: Order, stack: AsyncExitStack) -> tuple[Network, Guard | None]:
         wanted = order.request.network

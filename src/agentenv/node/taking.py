@@ -61,8 +61,8 @@ class Taking:
 
         Raises `StorageFull`, `InfrastructureError`, `InvalidState` when it ends meanwhile; then nothing is left, and it goes on.
         """
-        try:
-            async with AsyncExitStack() as undo:
+        async with AsyncExitStack() as undo:
+            try:
                 files, written = self._staging(undo), self._staging(undo) if memory else None
                 async with AsyncExitStack() as going_on:
                     await self._stand_still(sandbox, going_on, told=memory or sandbox.capabilities.disk_image)
@@ -71,9 +71,10 @@ class Taking:
                     anything = await self._copy_files(sandbox, files)
                     if later is not None:
                         later.push_async_callback(going_on.pop_all().aclose)
-                undo.pop_all()
-        except (OSError, InfrastructureError) as error:
-            raise explained(error, sandbox.id, self.owner.directory) from error
+            except (OSError, InfrastructureError) as error:
+                # Before anything is cleared away, so that the figures of a full disk are those of the moment.
+                raise explained(error, sandbox.id, self.owner.directory) from error
+            undo.pop_all()
         if anything:
             return Taken(files, written)
         self.trash.discard(files)

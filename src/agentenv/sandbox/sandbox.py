@@ -50,7 +50,7 @@ class AsyncSandbox:
     @classmethod
     async def create(
         cls,
-        image: str = "host",
+        image: str | None = None,
         *,
         snapshot: str | Snapshot | None = None,
         memory: bool | None = None,
@@ -67,8 +67,9 @@ class AsyncSandbox:
     ) -> AsyncSandbox:
         """Starts a sandbox and returns when its agent answers.
 
-        `image`: `host` (this machine's programs), `debian`, `REGISTRY/NAME:TAG`, `template:NAME`, `dir:PATH`, … (docs/images.md); with
-        `snapshot` (its name, id, or itself) the snapshot's. A template's start command runs, and is ready, when this returns.
+        `image`: `host` (this machine's programs), `debian`, `REGISTRY/NAME:TAG`, `template:NAME`, `dir:PATH`, … (docs/images.md); None is
+        the backend's own: `debian` for a virtual machine, else `host`. With `snapshot` (its name, id, or itself) it is the snapshot's. A
+        template's start command runs, and is ready, when this returns.
         `memory`: whether the snapshot's processes go on; None is "where it holds them", False starts from its files only.
         `isolation`: a backend's name, or `auto` for the strongest usable. `resources`: limits, as `Resources` or a mapping such as
         `{"cpu": 2, "memory": "4GB"}`. `network`: False (loopback only), True, or a mapping as in a configuration (docs/network.md):
@@ -93,7 +94,7 @@ class AsyncSandbox:
         )
         owner = node or await default_node(server, api_key)
         sandbox = cls(await owner.create(request), owner)
-        if image.startswith(SCHEME) and snapshot is None:
+        if image is not None and image.startswith(SCHEME) and snapshot is None:
             await sandbox._start_template(image)
         return sandbox
 

@@ -483,7 +483,7 @@ class Sandbox:
     @classmethod
     def create(
         cls,
-        image: str = "host",
+        image: str | None = None,
         *,
         snapshot: str | Snapshot | None = None,
         memory: bool | None = None,
@@ -499,8 +499,9 @@ class Sandbox:
     ) -> Sandbox:
         """Starts a sandbox and returns when its agent answers.
 
-        `image`: `host` (this machine's programs), `debian`, `REGISTRY/NAME:TAG`, `template:NAME`, `dir:PATH`, … (docs/images.md); with
-        `snapshot` (its name, id, or itself) the snapshot's. A template's start command runs, and is ready, when this returns.
+        `image`: `host` (this machine's programs), `debian`, `REGISTRY/NAME:TAG`, `template:NAME`, `dir:PATH`, … (docs/images.md); None is
+        the backend's own: `debian` for a virtual machine, else `host`. With `snapshot` (its name, id, or itself) it is the snapshot's. A
+        template's start command runs, and is ready, when this returns.
         `memory`: whether the snapshot's processes go on; None is "where it holds them", False starts from its files only.
         `isolation`: a backend's name, or `auto` for the strongest usable. `resources`: limits, as `Resources` or a mapping such as
         `{"cpu": 2, "memory": "4GB"}`. `network`: False (loopback only), True, or a mapping as in a configuration (docs/network.md):

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -280,6 +281,25 @@ async def test_a_start_that_is_cancelled_leaves_nothing(yard: GvisorYard) -> Non
     task = asyncio.ensure_future(yard.backend.start(yard.spec()))
     await asyncio.sleep(0.1)
     task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert yard.leftovers() == NOTHING
+
+
+async def test_a_start_that_is_cancelled_while_its_cgroup_is_made_leaves_none(yard: GvisorYard, monkeypatch: pytest.MonkeyPatch) -> None:
+    create, begun, go_on = CgroupTree.create, threading.Event(), threading.Event()
+
+    def slow(tree: CgroupTree, name: str) -> Cgroup:
+        begun.set()
+        go_on.wait()
+        return create(tree, name)
+
+    monkeypatch.setattr(CgroupTree, "create", slow)
+    task = asyncio.ensure_future(yard.backend.start(yard.spec()))
+    await asyncio.to_thread(begun.wait)
+    task.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert yard.leftovers() == NOTHING

@@ -15,14 +15,14 @@ from agentenv.isolation.qemu import checkpoint
 from agentenv.isolation.qemu.checkpoint import DEVICES, FACTS, MEMORY, read_facts, require_disk, require_root, write_facts
 from agentenv.isolation.qemu.command import Hardware
 
-HARDWARE = Hardware("tcg", "max", processors=1, memory=1 << 20, disk=1 << 20, ports=4, network=False)
+HARDWARE = Hardware("tcg", "max", processors=1, memory=1 << 14, disk=1 << 20, ports=4, network=False)
 ROOT = Path("/roots/0123.erofs")
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     (tmp_path / DEVICES).write_bytes(b"state of devices")
-    (tmp_path / MEMORY).write_bytes(bytes(1 << 20))
+    (tmp_path / MEMORY).write_bytes(bytes(1 << 14))
     write_facts(tmp_path, qemu="7.2.0", hardware=HARDWARE, root=ROOT, free=(1, 3))
     return tmp_path
 
@@ -47,7 +47,7 @@ def test_a_missing_file(directory: Path, file: str, said: str) -> None:
 def test_a_file_that_was_cut_off(tmp_path_factory: pytest.TempPathFactory, cut: st.DataObject) -> None:
     directory = tmp_path_factory.mktemp("cut")
     (directory / DEVICES).write_bytes(b"state of devices")
-    (directory / MEMORY).write_bytes(bytes(1 << 20))
+    (directory / MEMORY).write_bytes(bytes(1 << 14))
     write_facts(directory, qemu="7.2.0", hardware=HARDWARE, root=ROOT, free=(1,))
     path = directory / cut.draw(st.sampled_from([FACTS, DEVICES, MEMORY]))
     content = path.read_bytes()

@@ -33,6 +33,7 @@ def test_little_is_needed() -> None:
 def test_without_kvm_the_speed_of_the_counter_is_told() -> None:
     words = dict(word.split("=") for word in GuestConfig("box", "serial").command_line(Platform.QEMU_TCG).split() if word.count("=") == 1)
     assert 100_000 < int(words["tsc_early_khz"]) < 20_000_000
+    assert words["tsc"] == "reliable"
 
 
 @pytest.mark.parametrize(

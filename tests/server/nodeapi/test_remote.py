@@ -8,11 +8,13 @@ import sys
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.conditions import needs_root
 from tests.server.conftest import RunningServer, StartServer
 
+from agentenv.egress.policy import EgressPolicy
 from agentenv.errors import (
     AgentEnvError,
-    CapabilityError,
+    ConfigError,
     InfrastructureError,
     InvalidState,
     NotFound,
@@ -21,7 +23,7 @@ from agentenv.errors import (
     Unauthenticated,
 )
 from agentenv.isolation.contract import Resources
-from agentenv.node.records import SandboxRequest
+from agentenv.node.records import NetworkRequest, SandboxRequest
 from agentenv.sandbox import AsyncSandbox
 from agentenv.sandbox.remote.address import ServerAddress
 from agentenv.sandbox.remote.node import RemoteNode
@@ -175,8 +177,21 @@ async def test_a_key_that_only_reads_or_that_nobody_knows_gets_no_tunnel(server:
 
 
 async def test_the_servers_files_cannot_be_named(node: RemoteNode) -> None:
-    with pytest.raises(CapabilityError, match="may not name"):
-        await create(node, image="dir:/etc")
+    for image in ("dir:/etc", "tar:/etc/x.tar", "oci:/srv/images"):
+        with pytest.raises(ConfigError, match="no name of an image"):
+            await create(node, image=image)
+
+
+@needs_root
+async def test_rules_for_the_network_are_those_that_the_operator_allows(node: RemoteNode) -> None:
+    sandbox = await create(node, network=NetworkRequest(enabled=True))
+    await sandbox.set_network({"allow_internet_access": False, "allow": ["192.0.2.7:443"]})
+    with pytest.raises(ConfigError, match="not on the public internet"):
+        await sandbox.set_network({"allow": ["10.0.0.0/8"]})
+    with pytest.raises(ConfigError, match="not on the public internet"):
+        await create(node, network=NetworkRequest(enabled=True, policy=EgressPolicy.of(True, ["10.1.2.3"])))
+    assert await sandbox.network_log() == []
+    await sandbox.kill()
 
 
 async def test_a_server_that_is_not_there_is_one_clear_error(free_port: int) -> None:

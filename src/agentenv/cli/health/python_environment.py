@@ -11,12 +11,14 @@ from agentenv.cli.health.check import Finding
 from agentenv.version import __version__
 
 NEEDED = {
+    "dnspython": ("dns", "2.6"),
     "gymnasium": ("gymnasium", "1.1"),
     "msgspec": ("msgspec", "0.19"),
     "numpy": ("numpy", "1.26"),
     "prometheus-client": ("prometheus_client", "0.20"),
     "pydantic": ("pydantic", "2.9"),
     "pyyaml": ("yaml", "6.0"),
+    "qemu.qmp": ("qemu.qmp", "0.0.3"),
     "rich": ("rich", "13.7"),
     "structlog": ("structlog", "24.1"),
     "typer": ("typer", "0.15"),

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from dataclasses import replace
 from pathlib import Path
 
 from agentenv.errors import AgentEnvError, InfrastructureError, InvalidState, SandboxDied, StartupTimeout
 from agentenv.guest import Connection
-from agentenv.isolation.conformance.check import NotApplicable, check, expect, expect_equal, expect_refusal
-from agentenv.isolation.conformance.traces import open_descriptors
+from agentenv.isolation.conformance.check import check, expect, expect_equal, expect_refusal
+from agentenv.isolation.conformance.traces import kill_from_outside, open_descriptors
 from agentenv.isolation.conformance.yard import PATIENT, TOO_SHORT, Yard, open_yard, shell
 from agentenv.isolation.contract import Machine, Timeouts, Tree
 
@@ -85,10 +83,7 @@ async def ends_by_itself(yard: Yard) -> None:
 async def killed_from_outside(yard: Yard) -> None:
     """A machine whose process of this machine is killed by somebody else is seen to end, says how, and leaves nothing."""
     machine = await yard.start()
-    pid: int | None = getattr(machine, "pid", None)
-    if pid is None:
-        raise NotApplicable("its machines do not tell a process of this machine.")
-    os.kill(pid, signal.SIGKILL)
+    await kill_from_outside(machine, yard.directory_of(machine))
     exited = await asyncio.wait_for(machine.wait(), 60)
     expect(exited.reason, "it does not say how it ended.")
     await _expect_dead(machine)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentenv.isolation.conformance.check import NotApplicable
+from agentenv.isolation.contract import Machine
 from agentenv.isolation.namespace.cgroups import CgroupTree
 from agentenv.isolation.namespace.launcher import readable
 
@@ -57,6 +60,17 @@ async def wait_until_gone(directory: Path, owners: tuple[str, ...] = (), *, seco
                 for pid in left.processes:
                     await _ended(pid)
     return await asyncio.to_thread(traces_of, directory, owners)
+
+
+async def kill_from_outside(machine: Machine, directory: Path) -> None:
+    """Kills what a machine is on this machine, as somebody would who knows nothing of us: its process, or all that name its directory."""
+    pid: int | None = getattr(machine, "pid", None)
+    pids = (pid,) if pid is not None else (await asyncio.to_thread(traces_of, directory)).processes
+    if not pids:
+        raise NotApplicable("no process of this machine can be told to be its machine's.")
+    for one in pids:
+        with suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
 
 
 def open_descriptors() -> int:

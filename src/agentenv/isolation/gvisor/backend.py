@@ -28,6 +28,7 @@ from agentenv.isolation.namespace import endpoint
 from agentenv.isolation.namespace.cgroups import Cgroup, CgroupTree, group_name
 from agentenv.isolation.namespace.inodes import spread
 from agentenv.isolation.namespace.launcher import readable
+from agentenv.isolation.vm.finishing import finished
 
 
 class GvisorBackend:
@@ -105,8 +106,7 @@ class GvisorBackend:
         held.enter_context(near)
         held.enter_context(far)
         attempt.enter("cgroup")
-        cgroup = await asyncio.to_thread(self._cgroups.create, group_name(self._owner_dir.name, spec.id))
-        held.push_async_callback(asyncio.to_thread, cgroup.remove)
+        cgroup = await self._cgroup(spec, held)
         cgroup.apply(replace(applied(spec.resources), cpu=None))  # its start is not held back
         attempt.enter("launch")
         network = "host" if spec.network.enabled else "none"
@@ -137,6 +137,18 @@ class GvisorBackend:
         held.callback(os.close, pidfd)
         parts = Held(spec, bundle, self._runsc, self._board, line, cgroup, process, pidfd, log)
         return GvisorMachine(parts, attempt.finish(), self._forget)
+
+    async def _cgroup(self, spec: MachineSpec, held: AsyncExitStack) -> Cgroup:
+        made: list[Cgroup] = []
+
+        def remove() -> None:
+            for cgroup in made:
+                cgroup.remove()
+
+        # A start that is given up while it is made waits for that, and removes it.
+        held.push_async_callback(asyncio.to_thread, remove)
+        await finished(lambda: made.append(self._cgroups.create(group_name(self._owner_dir.name, spec.id))))
+        return made[0]
 
     async def _detach(self, line: Line) -> None:
         await asyncio.wrap_future(self._board.detach(line))

@@ -171,9 +171,9 @@ async def or_end(work: Coroutine[Any, Any, Result], monitor: Monitor) -> Result:
 
 
 def _ended(monitor: Monitor) -> InfrastructureError:
-    printed = monitor.output.strip()[-_TOLD:] or "nothing"
+    printed = "\n".join(monitor.output.split("\r\n")).strip()[-_TOLD:] or "nothing"
     return InfrastructureError(
-        f"the machine's QEMU {monitor.ended} before its agent answered; it had printed: {printed}",
+        f"the machine's QEMU {monitor.ended} before its agent answered; it had printed: {printed}\n",
         remedy="Is the kernel one with virtio over MMIO, and is the image whole?",
     )
 

@@ -92,6 +92,10 @@ class GuestConfig:
 
 
 def _timing() -> tuple[str, ...]:
-    """Without KVM a microvm has no clock against which the kernel could measure the processor's, which is the host's own."""
+    """Without KVM a microvm has no clock against which the kernel could measure the processor's, which is the host's own.
+
+    Nor one to watch it with: the ticks that the kernel takes for that are lost where the host is busy. It would then go by them alone, and
+    fall behind by seconds.
+    """
     khz = tsc_khz()
-    return (f"tsc_early_khz={khz}", f"lpj={khz * 4}")
+    return (f"tsc_early_khz={khz}", f"lpj={khz * 4}", "tsc=reliable")

@@ -57,7 +57,8 @@ class Births:
         if not self.ground.internet and not asked:
             return NetworkRequest()
         try:
-            policy = EgressPolicy.of(internet, rules.allow_out, [entry for entry in rules.deny_out if entry != NO_IPV6])
+            denied = [entry for entry in rules.deny_out if entry != NO_IPV6]
+            policy = EgressPolicy.of(internet, rules.allow_out, denied, upload=rules.upload, download=rules.download)
         except ValueError as error:
             raise ConfigError(str(error), key="network") from error
         self._check_reach(policy)

@@ -127,4 +127,4 @@ def forked(facts: Facts, parent: str, timeout: float | None) -> Facts:
 
 def same_reach(before: NetworkRules, after: NetworkRules) -> NetworkRules:
     """The rules for going out of `after`, with those for coming in of `before`."""
-    return replace(before, internet=after.internet, allow_out=after.allow_out, deny_out=after.deny_out)
+    return replace(after, public_traffic=before.public_traffic, request_host=before.request_host, https_ports=before.https_ports)

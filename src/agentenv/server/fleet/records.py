@@ -51,7 +51,7 @@ class NetworkRules:
     """What a sandbox may reach, and who may reach it. `internet` None leaves it to the server's settings.
 
     Without `public_traffic`, its ports are reached only with its traffic token. `https_ports` serve HTTPS inside; `request_host` replaces
-    the Host header of what is passed in (`${PORT}` stands for the port).
+    the Host header of what is passed in (`${PORT}` stands for the port). `upload` and `download` are bytes a second, None is unlimited.
     """
 
     internet: bool | None = None
@@ -60,6 +60,8 @@ class NetworkRules:
     public_traffic: bool = True
     request_host: str | None = None
     https_ports: tuple[int, ...] = ()
+    upload: int | None = None
+    download: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from agentenv.node.control import Child, describe
 from agentenv.node.snapshots import Snapshot
 from agentenv.server.access import Tenant
 from agentenv.server.catalogue import Template
+from agentenv.server.fleet import NetworkRules
 from agentenv.server.services import Services
 
 Arguments = Mapping[str, Any]
@@ -67,7 +68,8 @@ async def _rollback(target: Target, arguments: Arguments) -> None:
 
 
 async def _set_network(target: Target, arguments: Arguments) -> None:
-    await target.machine().set_network(EgressPolicy.from_dict(msgspec.convert(arguments["policy"], dict[str, Any])))
+    policy = EgressPolicy.from_dict(msgspec.convert(arguments["policy"], dict[str, Any]))
+    await target.services.fleet.set_network(target.tenant, target.id, rules_of(policy))
 
 
 def _memory(arguments: Arguments) -> bool | None:
@@ -94,6 +96,13 @@ CALLS: Mapping[str, Callable[[Target, Arguments], Awaitable[Any]]] = {
     "process_limit_hits": lambda target, _: target.machine().machine.process_limit_hits(),
     "storage_kills": lambda target, _: target.machine().storage_kills(),
 }
+
+
+def rules_of(policy: EgressPolicy) -> NetworkRules:
+    """A policy as the fleet has it, which knows what tenants may not open."""
+    return NetworkRules(
+        internet=policy.internet, allow_out=policy.allow, deny_out=policy.deny, upload=policy.upload, download=policy.download
+    )
 
 
 async def snapshot_of(services: Services, template: Template) -> Snapshot:

@@ -11,12 +11,15 @@ from fastapi import APIRouter, Body, Header, Path, Request, Response
 from agentenv.errors import CapabilityError, InvalidState, NotFound
 from agentenv.isolation.contract import Exit
 from agentenv.node.records import SandboxRequest
+from agentenv.node.templates import SCHEME
 from agentenv.sandbox.remote.wire import PREFIX, Ended, Lease, RemoteSandbox, Waited
-from agentenv.server.catalogue import Build, Recipe, loose
+from agentenv.server.access import Tenant
+from agentenv.server.building.bases import Bases
+from agentenv.server.catalogue import BASE, Build, Recipe, loose
 from agentenv.server.control.answers import FAULTS
 from agentenv.server.control.sandboxes import IdempotencyKey, SandboxId
 from agentenv.server.fleet import NetworkRules, SandboxView, Wish
-from agentenv.server.nodeapi.calls import CALLS, Target, snapshot_of
+from agentenv.server.nodeapi.calls import CALLS, Target, rules_of, snapshot_of
 from agentenv.server.nodeapi.ends import Ends
 from agentenv.server.nodeapi.leases import Leases
 from agentenv.server.services import Given, Reader, Services, User
@@ -75,7 +78,7 @@ async def create(
     leases = _leases(request)
     if lease is not None:
         leases.renew(principal.tenant, lease)
-    view = await services.fleet.create(principal.tenant, _wish(wanted, services, principal.tenant.id), key)
+    view = await services.fleet.create(principal.tenant, _wish(wanted, services, principal.tenant), key)
     if lease is not None:
         try:
             leases.bind(principal.tenant, lease, view.id)
@@ -169,16 +172,16 @@ def _adopt(request: Request, target: Target, children: list[Any]) -> None:
                 leases.bind(target.tenant, lease, child.id)
 
 
-def _wish(wanted: SandboxRequest, services: Services, tenant: str) -> Wish:
+def _wish(wanted: SandboxRequest, services: Services, tenant: Tenant) -> Wish:
     ground = services.ground
     if wanted.isolation not in ("auto", ground.backend):
         raise CapabilityError(
             f"this server's sandboxes are isolated by {ground.backend!r}, not by {wanted.isolation!r}.", remedy="Leave `isolation` out."
         )
     return Wish(
-        template=wanted.snapshot or wanted.image,
+        template=wanted.snapshot or BASE,
         timeout=wanted.lifetime,
-        network=NetworkRules(internet=wanted.network.enabled),
+        network=rules_of(wanted.network.policy) if wanted.network.enabled else NetworkRules(internet=False),
         metadata=wanted.metadata,
         env=wanted.env,
         resources=wanted.resources,
@@ -186,16 +189,17 @@ def _wish(wanted: SandboxRequest, services: Services, tenant: str) -> Wish:
     )
 
 
-def _image(image: str, services: Services, tenant: str) -> Build:
+def _image(image: str | None, services: Services, tenant: Tenant) -> Build:
     """What an image's name means on a server: nothing of the server's own files that its templates do not show."""
-    reference = image.removeprefix("template:")
+    if image in (None, "host", "debian"):
+        return loose(Recipe(user="root"), image="debian" if image == "debian" else services.ground.image)
+    assert image is not None
+    reference = image.removeprefix(SCHEME)
     if reference != image:
-        return services.catalogue.choose(tenant, reference).build
-    if image.startswith(("dir:", "tar:", "oci:")):
-        raise CapabilityError(
-            f"{image!r} is a file of the server's machine, which a client may not name.", remedy="Build a template from it, and name that."
-        )
-    return loose(Recipe(user="root"), image=services.ground.image if image == "host" else image)
+        return services.catalogue.choose(tenant.id, reference).build
+    base = Bases(services.catalogue, services.ground).find(tenant, image)
+    assert isinstance(base, str), "only a template is found as anything else"
+    return loose(Recipe(user="root"), image=base)
 
 
 def _told(services: Services, view: SandboxView) -> RemoteSandbox:
@@ -204,7 +208,7 @@ def _told(services: Services, view: SandboxView) -> RemoteSandbox:
         id=view.id,
         generation=machine.generation if machine else 0,
         state=view.state.shown,
-        image=machine.request.image if machine else services.ground.image,
+        image=(machine.request.image if machine else None) or services.ground.image,
         backend=services.ground.backend,
         created=view.started,
         expires=view.end,

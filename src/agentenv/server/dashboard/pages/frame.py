@@ -90,7 +90,7 @@ def guarded(handler: Handler[Arguments]) -> Callable[Arguments, Awaitable[None]]
     async def run(*arguments: Arguments.args, **named: Arguments.kwargs) -> None:
         try:
             result = handler(*arguments, **named)
-            if inspect.isawaitable(result):
+            if inspect.iscoroutine(result):  # A dialog can be awaited as well, and that would open it.
                 await result
         except Unauthenticated:
             ui.navigate.to("/login")
@@ -107,7 +107,7 @@ def every(seconds: float, handler: Callable[[], Awaitable[object] | object]) -> 
     async def run() -> None:
         try:
             result = handler()
-            if inspect.isawaitable(result):
+            if inspect.iscoroutine(result):  # A dialog can be awaited as well, and that would open it.
                 await result
         except Unauthenticated:
             timer.cancel()

@@ -1,0 +1,83 @@
+"""Machines that boot a kernel do so in turn, and waiting for it costs nothing of the time that they have for it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.node.memory_doubles import RememberingBackend, RememberingMachine, born
+
+from agentenv.errors import StartupTimeout
+from agentenv.isolation.contract import MachineSpec, Timeouts
+from agentenv.node import Node, SandboxRequest
+
+
+class Doorkeeper:
+    """Lets the machines of a backend come up one by one."""
+
+    def __init__(self, backend: RememberingBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.booting: asyncio.Queue[asyncio.Event] = asyncio.Queue()
+        self._start = backend.start
+        monkeypatch.setattr(backend, "start", self._wait)
+
+    async def _wait(self, spec: MachineSpec) -> RememberingMachine:
+        up = asyncio.Event()
+        self.booting.put_nowait(up)
+        await up.wait()
+        return await self._start(spec)
+
+
+@pytest.fixture
+def door(remembering: RememberingBackend, monkeypatch: pytest.MonkeyPatch) -> Doorkeeper:
+    return Doorkeeper(remembering, monkeypatch)
+
+
+@pytest.fixture
+def _one_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentenv.node.starter.os.cpu_count", lambda: 1)
+
+
+@pytest.mark.usefixtures("_one_processor")
+@pytest.mark.parametrize("disk", [True], indirect=True)
+async def test_one_boots_after_another_and_waiting_does_not_count(door: Doorkeeper, memory_node: Node, root_tree: str) -> None:
+    first = asyncio.create_task(memory_node.create(SandboxRequest(image=root_tree)))
+    up = await door.booting.get()
+    waiting = [asyncio.create_task(memory_node.create(SandboxRequest(image=root_tree, timeouts=Timeouts(startup=1.0)))) for _ in range(2)]
+    done, _ = await asyncio.wait(waiting, timeout=1.2)
+    assert not done
+    assert door.booting.empty()
+    up.set()
+    for _ in waiting:
+        (await door.booting.get()).set()
+    sandboxes = [await start for start in (first, *waiting)]
+    assert [sandbox.state for sandbox in sandboxes] == ["running"] * 3
+    assert "turn" in [stage.name for stage in sandboxes[-1].timings]
+
+
+@pytest.mark.usefixtures("_one_processor")
+@pytest.mark.parametrize("disk", [True], indirect=True)
+async def test_one_that_does_not_come_up_gives_its_turn_away(door: Doorkeeper, memory_node: Node, root_tree: str) -> None:
+    stuck = asyncio.create_task(memory_node.create(SandboxRequest(image=root_tree, timeouts=Timeouts(startup=0.05))))
+    await door.booting.get()
+    other = asyncio.create_task(memory_node.create(SandboxRequest(image=root_tree)))
+    with pytest.raises(StartupTimeout) as caught:
+        await stuck
+    assert caught.value.stage == "backend"
+    (await door.booting.get()).set()
+    assert (await other).state == "running"
+
+
+@pytest.mark.usefixtures("_one_processor")
+@pytest.mark.parametrize("disk", [True], indirect=True)
+async def test_what_goes_on_from_memory_waits_for_nobody(
+    remembering: RememberingBackend, memory_node: Node, root_tree: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = await memory_node.create(SandboxRequest(image=root_tree))
+    restore, both = remembering.restore, asyncio.Barrier(2)
+
+    async def together(*arguments: object) -> RememberingMachine:
+        await both.wait()
+        return await restore(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(remembering, "restore", together)
+    assert len(born(await parent.fork(2))) == 2
