@@ -12,10 +12,10 @@ from starlette.routing import Route
 
 from agentenv.errors import AgentEnvError, InvalidState
 from agentenv.sandbox import AsyncSandbox
-from agentenv.server.dashboard.runs import artefact, find
 from agentenv.server.dashboard.viewer import Viewer, viewer_of
 from agentenv.server.faults import response_of
 from agentenv.server.fleet import State
+from agentenv.server.runs.reading import artefact, find
 
 
 async def running(viewer: Viewer, sandbox: str) -> AsyncSandbox:
