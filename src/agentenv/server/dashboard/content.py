@@ -15,7 +15,7 @@ from agentenv.sandbox import AsyncSandbox
 from agentenv.server.dashboard.viewer import Viewer, viewer_of
 from agentenv.server.faults import response_of
 from agentenv.server.fleet import State
-from agentenv.server.runs.reading import artefact, find
+from agentenv.server.trainings.reading import artefact, find
 
 
 async def running(viewer: Viewer, sandbox: str) -> AsyncSandbox:

@@ -16,7 +16,7 @@ from agentenv.monitoring.training_monitor import summarise
 from agentenv.server.dashboard.pages.charts import Chart
 from agentenv.server.dashboard.pages.frame import ROOT, Fragment, button, every, frame
 from agentenv.server.dashboard.rendering import number, span
-from agentenv.server.runs import reading as found
+from agentenv.server.trainings import reading as found
 
 EVERY = 1.0
 SLOWLY = 3.0

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentenv.errors import NotFound
-from agentenv.server.runs.reading import POINTS, artefact, artefacts, curves, differences, find, listed, thinned
+from agentenv.server.trainings.reading import POINTS, artefact, artefacts, curves, differences, find, listed, thinned
 
 
 def test_the_list_tells_what_was_run(runs_directory: Path) -> None:
