@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
-from agentenv.server import control, dashboard, faults, nodeapi, proxy, templates, trainings
+from agentenv.server import control, dashboard, faults, nodeapi, proxy, templates, tracing, trainings
 from agentenv.server.services import Services
 from agentenv.version import __version__
 
@@ -22,7 +22,15 @@ class Part(Protocol):
     def __call__(self, app: FastAPI, services: Services) -> None: ...
 
 
-PARTS: Sequence[Part] = (templates.install, control.install, nodeapi.install, trainings.install, dashboard.install, proxy.install)
+PARTS: Sequence[Part] = (
+    templates.install,
+    control.install,
+    nodeapi.install,
+    trainings.install,
+    dashboard.install,
+    proxy.install,
+    tracing.install,
+)
 """All parts, in order."""
 
 

@@ -127,6 +127,13 @@ class HistorySettings(Section):
     """How long log lines and ended sandboxes are kept."""
 
 
+class TracingSettings(Section):
+    """OpenTelemetry traces; they need the extra `otel`."""
+
+    endpoint: str | None = None
+    """The collector's OTLP/HTTP base address, such as http://127.0.0.1:4318; left out, what OTEL_EXPORTER_OTLP_ENDPOINT says."""
+
+
 class ServerSettings(Section):
     """All of it."""
 
@@ -147,6 +154,7 @@ class ServerSettings(Section):
     quotas: QuotaSettings = QuotaSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
     history: HistorySettings = HistorySettings()
+    tracing: TracingSettings = TracingSettings()
     runs: Path | None = None
     """Where the training runs are that the dashboard and /runs show; left out, `runs` in the working directory, and all others that were
     started on this machine."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from prometheus_client import CollectorRegistry
@@ -25,12 +25,19 @@ class Telemetry:
         self.started = 0
         self.failed = 0
         self._backend = backend
+        self._listeners: list[Callable[[Sequence[Stage]], None]] = []
         self.metrics.registry.register(_Counts(count))
 
-    def up(self, stages: Iterable[Stage]) -> None:
+    def on_start(self, listener: Callable[[Sequence[Stage]], None]) -> None:
+        """Has `listener` told the stages of each start when it is done, in the context of who asked for it."""
+        self._listeners.append(listener)
+
+    def up(self, stages: Sequence[Stage]) -> None:
         """A sandbox came up."""
         self.started += 1
         self.metrics.sandboxes.record_start(self._backend, stages)
+        for listener in self._listeners:
+            listener(stages)
 
     def down(self, sandbox: str, cause: Cause) -> None:
         """A sandbox ended."""
