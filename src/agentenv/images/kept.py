@@ -17,6 +17,8 @@ from agentenv.errors import InfrastructureError, InvalidState, NotFound
 from agentenv.images.files import allocated_bytes, remove_tree, sync_filesystem, write_durably
 from agentenv.images.held import Held, claim, hold, wait_for
 from agentenv.images.names import all_names, forget
+from agentenv.isolation.artefacts import ArtefactStore
+from agentenv.isolation.vm.rootimage import forget_root_images
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how many bytes of it are done, and of how many."""
@@ -112,6 +114,7 @@ class KeptImages:
             return False
         with lock:
             remove_tree(self.directory / image_id)
+            forget_root_images(image_id, ArtefactStore.open().directory / "roots")
         return True
 
     def list(self) -> list[Image]:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -98,11 +99,23 @@ def _squashfs_command(program: str, tree: Path, target: Path) -> list[str]:
     return [program, str(tree), str(target), "-noI", "-noD", "-noF", "-noX", "-no-progress", "-quiet", *owner]
 
 
+def forget_root_images(kept: str, directory: Path) -> None:
+    """Removes from `directory` what was made of the image that was kept (agentenv.images) as `kept`. A machine that uses it goes on."""
+    for owner in ("root", "user"):
+        for filesystem in ("erofs", "squashfs"):
+            with suppress(PermissionError):  # the store is another user's
+                (directory / f"{_kept_key(owner, kept)}.{filesystem}").unlink(missing_ok=True)
+
+
+def _kept_key(owner: str, kept: str) -> str:
+    return hashlib.sha256(f"{owner} kept {kept}".encode()).hexdigest()[:32]
+
+
 def _content_key(tree: Path) -> str:
     """32 hexadecimal digits: of the image's name where that stands for its content, else of every file's metadata."""
     owner = "root" if os.geteuid() == 0 else "user"
     if (tree.parent / RECORD).is_file():
-        return hashlib.sha256(f"{owner} kept {tree.parent.name}".encode()).hexdigest()[:32]
+        return _kept_key(owner, tree.parent.name)
     digest = hashlib.sha256(f"{owner} {tree}".encode())
     for line in _described(os.fspath(tree)):
         digest.update(line)
