@@ -42,4 +42,4 @@ def test_the_example_trains_unchanged_but_for_one_line(isolation: str, tmp_path:
     assert (result.state, result.infra_errors) == ("finished", 0)
     run = RunDirectory.open(result.run)
     assert run.manifest()["config"]["environment"]["isolation"] == isolation
-    assert [len(event["sandboxes"]) for event in run.events() if event["event"] == "training.environments"][0] == 2
+    assert next(len(event["sandboxes"]) for event in run.events() if event["event"] == "training.environments") == 2
