@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.conditions import more_in_soak
-from tests.machines import debian_or_skip, obtain_or_skip, shared_cache
+from tests.machines import debian_or_skip, obtain_or_skip, runsc_or_skip, shared_cache
 from tests.sandbox.conftest import real_node
 
 from agentenv.isolation import probe_all
@@ -41,6 +41,8 @@ def isolation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         obtain_or_skip("qemu")
         debian_or_skip()
         monkeypatch.setenv("AGENTENV_ARTEFACTS", str(shared_cache() / "artefacts"))
+    else:
+        runsc_or_skip(monkeypatch)
     probe = next(probe for probe in probe_all() if probe.backend == name)
     if not probe.usable:
         pytest.skip(f"no {name} here: {probe.reason}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.conditions import more_in_soak
-from tests.machines import debian_or_skip, obtain_or_skip, shared_cache, shared_store
+from tests.machines import debian_or_skip, obtain_or_skip, runsc_or_skip, shared_cache, shared_store
 
 from agentenv.isolation import probe_all
 from agentenv.monitoring import RunDirectory
@@ -26,6 +26,8 @@ def isolation(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytes
         obtain_or_skip("kernel")
         obtain_or_skip("qemu")
         debian_or_skip()
+    else:
+        runsc_or_skip(monkeypatch)
     probe = next(probe for probe in probe_all() if probe.backend == name)
     if not probe.usable:
         pytest.skip(f"no {name} here: {probe.reason}")
