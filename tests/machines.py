@@ -39,6 +39,11 @@ def obtain_or_skip(name: str) -> Path:
         pytest.skip(f"no {name}: {error.message}")
 
 
+def runsc_or_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the test's gVisor be this machine's runsc or, where it has none, the one that is fetched for the tests."""
+    monkeypatch.setenv("AGENTENV_RUNSC", str(obtain_or_skip("runsc")))
+
+
 def small_root(directory: Path) -> Path:
     """A root tree in the new `directory` with a shell and a few programs of this machine, each with its libraries."""
     for name in ("bin", "dev", "etc/agentenv/restored.d", "home/user", "proc", "root", "run", "sys", "tmp", "usr/bin", "var/tmp"):

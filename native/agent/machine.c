@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "agent.h"
@@ -145,6 +146,18 @@ static bool take_default_environment(struct stream *stream, struct mp_value body
     return true;
 }
 
+static bool take_time(struct stream *stream, struct mp_value body, const struct agent *agent) {
+    int64_t nanoseconds = 0;
+    if (!take_int(stream, body, "realtime_ns", false, 0, INT64_MAX, &nanoseconds))
+        return false;
+    struct timespec now = {.tv_sec = nanoseconds / 1000000000, .tv_nsec = nanoseconds % 1000000000};
+    if (agent->is_vm && nanoseconds > 0 && clock_settime(CLOCK_REALTIME, &now) != 0) {
+        stream_fail(stream, errno, "realtime_ns");
+        return false;
+    }
+    return true;
+}
+
 void operation_configure(struct stream *stream, struct mp_value body) {
     struct agent *agent = stream_agent(stream);
     char *hostname;
@@ -156,7 +169,7 @@ void operation_configure(struct stream *stream, struct mp_value body) {
     if (!named)
         stream_fail(stream, problem, "hostname");
     else if (take_default_environment(stream, body, agent) && take_replacement(stream, body, "user", &agent->user) &&
-             take_replacement(stream, body, "cwd", &agent->cwd) && take_limits(stream, body, agent))
+             take_replacement(stream, body, "cwd", &agent->cwd) && take_limits(stream, body, agent) && take_time(stream, body, agent))
         stream_done(stream);
 }
 

@@ -15,6 +15,8 @@ from tests.images.conftest import directory, file
 from agentenv.errors import CapabilityError, InfrastructureError, InvalidState, NotFound
 from agentenv.images import ImageStore
 from agentenv.images.fingerprint import fingerprint
+from agentenv.isolation.vm.disk import find_tool
+from agentenv.isolation.vm.rootimage import root_image
 
 Write = Callable[..., Path]
 
@@ -205,3 +207,17 @@ def test_fingerprints_follow_the_image(store: ImageStore, archive: Path, tmp_pat
     (tmp_path / "tree/bin").mkdir(parents=True)
     assert fingerprint(tree) != before
     assert fingerprint(store.resolve("host")).startswith("host:")
+
+
+def test_the_root_image_of_virtual_machines_goes_with_the_image(
+    store: ImageStore, home: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if find_tool("mkfs.erofs") is None and find_tool("mksquashfs") is None:
+        pytest.skip("no program makes root images here")
+    monkeypatch.setenv("AGENTENV_ARTEFACTS", str(home / "artefacts"))
+    made = root_image(store.resolve(f"tar:{archive}"), home / "artefacts" / "roots").path
+    assert ImageStore(home).prune() == []
+    assert made.exists()
+    store.close()
+    assert len(ImageStore(home).prune()) == 1
+    assert not made.exists()

@@ -58,7 +58,7 @@ def test_configure(start_agent: StartAgent, tmp_path: Path) -> None:
         client.call("configure", user="nobody", cwd="/")
         assert client.run("id", "-un").data == b"nobody\n"
         assert client.run("id", "-un", user="root").data == b"root\n"
-    for bad in ({"env": [1]}, {"limits": {"memory": -1}}, {"limits": {"cpus": "x"}}, {"cwd": 5.0}):
+    for bad in ({"env": [1]}, {"limits": {"memory": -1}}, {"limits": {"cpus": "x"}}, {"cwd": 5.0}, {"realtime_ns": -1}):
         with pytest.raises(AgentError, match="EPROTO"):
             client.call("configure", **bad)
 

@@ -105,8 +105,9 @@ async def holder(memory_node: Node, root_tree: str, disk: bool) -> NodeSandbox:
 
 
 @pytest.fixture
-async def node(home: Path, tmp_path: Path, recorder: Recorder) -> AsyncIterator[Node]:
-    """A node on this machine's own backend; the test is skipped where there is none."""
+async def node(home: Path, tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
+    """A node on this machine's namespaces, whatever it has besides; the test is skipped where there are none."""
+    monkeypatch.setattr("agentenv.isolation.registry.STRONGEST_FIRST", ("namespace",))
     probe = tmp_path / "probe"
     probe.mkdir()
     try:

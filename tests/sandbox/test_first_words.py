@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from tests.conditions import more_in_soak
-from tests.machines import debian_or_skip, obtain_or_skip, shared_cache
+from tests.machines import debian_or_skip, obtain_or_skip, runsc_or_skip, shared_cache
 from tests.sandbox.conftest import real_node
 
 from agentenv.isolation import probe_all
 from agentenv.isolation.contract import Timeouts
+from agentenv.isolation.namespace.cgroups import CgroupTree
 from agentenv.node import Node
 from agentenv.sandbox import AsyncSandbox
 
@@ -41,6 +43,8 @@ def isolation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         obtain_or_skip("qemu")
         debian_or_skip()
         monkeypatch.setenv("AGENTENV_ARTEFACTS", str(shared_cache() / "artefacts"))
+    else:
+        runsc_or_skip(monkeypatch)
     probe = next(probe for probe in probe_all() if probe.backend == name)
     if not probe.usable:
         pytest.skip(f"no {name} here: {probe.reason}")
@@ -84,3 +88,15 @@ async def test_three_children_go_on_counting_see_the_file_and_diverge(isolation:
             await child.kill()
         assert (await told(parent))[1] == "nothing"
         assert await parent.files.read("/root/file") == "before the fork"
+
+
+def test_a_loop_that_ends_with_its_sandbox_leaves_nothing_of_it(isolation: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTENV_HOME", str(shared_cache() if isolation == "qemu" else home))
+
+    async def use() -> str:
+        async with await AsyncSandbox.create(isolation=isolation, timeouts=PATIENT) as sandbox:
+            return sandbox.id
+
+    identifier = asyncio.run(use())
+    assert [name for name in CgroupTree.discover().names() if identifier in name] == []
+    assert list((shared_cache() if isolation == "qemu" else home).glob(f"owners/*/{identifier}")) == []

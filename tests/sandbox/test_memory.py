@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.conditions import more_in_soak
-from tests.machines import obtain_or_skip, shared_store, small_root
+from tests.machines import obtain_or_skip, runsc_or_skip, shared_store, small_root
 from tests.sandbox.conftest import real_node
 
 from agentenv.errors import CapabilityError, InvalidState, NotFound
@@ -48,6 +48,8 @@ def isolation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         obtain_or_skip("kernel")
         obtain_or_skip(name)
         monkeypatch.setenv("AGENTENV_ARTEFACTS", str(shared_store().directory))
+    else:
+        runsc_or_skip(monkeypatch)
     found = next((probe for probe in probe_all() if probe.backend == name), None)
     if found is None or not found.usable:
         pytest.skip(f"no {name} here: {found.reason if found else 'not installed'}")

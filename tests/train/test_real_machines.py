@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.conditions import more_in_soak
-from tests.machines import debian_or_skip, obtain_or_skip, shared_cache
+from tests.machines import debian_or_skip, obtain_or_skip, runsc_or_skip, shared_cache, shared_store
 
 from agentenv.isolation import probe_all
 from agentenv.monitoring import RunDirectory
@@ -17,28 +17,24 @@ NAME = '  name: "basic_rl_env"\n'
 
 
 @pytest.fixture(params=more_in_soak(["gvisor"], ["qemu"]))
-def isolation(request: pytest.FixtureRequest) -> str:
-    """A backend with a kernel of its own for each environment that works here."""
+def isolation(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A backend with a kernel of its own for each environment that works here, and an AGENTENV_HOME with its default image."""
     name = str(request.param)
+    monkeypatch.setenv("AGENTENV_HOME", str(shared_cache() if name == "qemu" else tmp_path / "home"))
     if name == "qemu":
+        monkeypatch.setenv("AGENTENV_ARTEFACTS", str(shared_store().directory))
         obtain_or_skip("kernel")
         obtain_or_skip("qemu")
         debian_or_skip()
+    else:
+        runsc_or_skip(monkeypatch)
     probe = next(probe for probe in probe_all() if probe.backend == name)
     if not probe.usable:
         pytest.skip(f"no {name} here: {probe.reason}")
     return name
 
 
-@pytest.fixture
-def _home(isolation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An AGENTENV_HOME with the backend's default image, where that has to be built."""
-    monkeypatch.setenv("AGENTENV_HOME", str(shared_cache() if isolation == "qemu" else tmp_path / "home"))
-    monkeypatch.setenv("AGENTENV_ARTEFACTS", str(shared_cache() / "artefacts"))
-
-
 @pytest.mark.timeout(1200)
-@pytest.mark.usefixtures("_home")
 def test_the_example_trains_unchanged_but_for_one_line(isolation: str, tmp_path: Path) -> None:
     text = EXAMPLE.read_text()
     assert text.count(NAME) == 1
@@ -48,6 +44,4 @@ def test_the_example_trains_unchanged_but_for_one_line(isolation: str, tmp_path:
     assert (result.state, result.infra_errors) == ("finished", 0)
     run = RunDirectory.open(result.run)
     assert run.manifest()["config"]["environment"]["isolation"] == isolation
-    lanes = [event["sandboxes"] for event in run.events() if event["event"] == "training.environments"]
-    assert lanes
-    assert all(len(sandboxes) == 2 for sandboxes in lanes)
+    assert next(len(event["sandboxes"]) for event in run.events() if event["event"] == "training.environments") == 2

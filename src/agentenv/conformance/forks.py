@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from agentenv.conformance.life import expect_no_others
+from agentenv.conformance.life import expect_no_others, expect_right_time
 from agentenv.conformance.resident import converse, start_resident
 from agentenv.conformance.subject import Subject
 from agentenv.isolation.conformance import check, expect, expect_equal
@@ -14,9 +14,6 @@ from agentenv.sandbox import AsyncSandbox
 
 HYGIENE_CHILDREN = 8
 _SWEEPS = 4
-CLOCK_TOLERANCE = 0.05
-"""Seconds by which a child's clock may be wrong, beyond what asking it takes."""
-
 _HOOK = "#!/bin/sh\necho ran >> /root/hook\nhostname > /root/hook-name\n"
 
 
@@ -123,11 +120,12 @@ async def hygiene(subject: Subject) -> None:
     await _expect_different(everybody, "random numbers", "head -c 16 /dev/urandom | od -An -tx1")
     await _expect_different(everybody, "machine-id", "cat /etc/machine-id")
     await _expect_different(everybody, "kernel's name", "hostname")
+    await expect_right_time(parent)
     for child in children:
         names = (await child.commands.run("hostname; cat /etc/hostname")).stdout.split()
         expect_equal("a child's name, from its kernel and its file", names, [child.id, child.id])
         expect_equal("a child's file", await child.files.read("/root/file"), "the same")
-        await _expect_right_time(child)
+        await expect_right_time(child)
 
 
 @check("forks.after-memory", needs=("memory_snapshot",), seconds=300)
@@ -157,14 +155,6 @@ async def _expect_different(sandboxes: Sequence[AsyncSandbox], what: str, line: 
     told = [(await one.commands.run(line, check=True)).stdout.strip() for one in sandboxes]
     expect(all(told), f"one of them has no {what}.")
     expect(len(set(told)) == len(told), f"parent and children do not all differ in {what}: {told}.")
-
-
-async def _expect_right_time(sandbox: AsyncSandbox) -> None:
-    before = time.time()
-    told = int((await sandbox.commands.run("date +%s%N", check=True)).stdout) / 1e9
-    after = time.time()
-    wrong = max(before - told, told - after, 0.0)
-    expect(wrong <= CLOCK_TOLERANCE, f"a child's clock is wrong by {wrong * 1000:.0f} ms.")
 
 
 CHECKS = (files, outlive, paused, broken_off, memory, running_command, hygiene, after_memory)

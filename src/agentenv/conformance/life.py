@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from agentenv.node.network_slots import NETNS_DIRECTORY
 from agentenv.sandbox import AsyncSandbox
 
 _SWEEPS = 5
+CLOCK_TOLERANCE = 0.05
+"""Seconds by which a sandbox's clock may be wrong, beyond what asking it takes."""
 
 
 @check("start.timeout")
@@ -76,6 +79,17 @@ async def stands_still(subject: Subject) -> None:
     await sandbox.resume()
     expect_equal("what its program holds then", (await resident.ask(sandbox)).value, 41)
     await resident.ticks_on(sandbox)
+
+
+@check("pause.clock", needs=("pause",))
+async def clock(subject: Subject) -> None:
+    """A sandbox has the right time from its start on, and after a pause again."""
+    sandbox = await subject.create()
+    await expect_right_time(sandbox)
+    await sandbox.pause()
+    await asyncio.sleep(1)  # a second in which its clock may stand still
+    await sandbox.resume()
+    await expect_right_time(sandbox)
 
 
 @check("pause.running-command", needs=("pause",))
@@ -247,6 +261,15 @@ async def expect_no_others(subject: Subject, wanted: int) -> None:
     expect_equal("the number of directories of sandboxes", len(left) - shared, wanted)
 
 
+async def expect_right_time(sandbox: AsyncSandbox) -> None:
+    """Raises `CheckFailed` when the sandbox's clock is wrong."""
+    before = time.time()
+    told = int((await sandbox.commands.run("date +%s%N", check=True)).stdout) / 1e9
+    after = time.time()
+    wrong = max(before - told, told - after, 0.0)
+    expect(wrong <= CLOCK_TOLERANCE, f"a sandbox's clock is wrong by {wrong * 1000:.0f} ms.")
+
+
 async def expect_alive(sandbox: AsyncSandbox) -> None:
     """Raises `CheckFailed` unless the sandbox answers."""
     expect_equal("what the sandbox prints", (await sandbox.commands.run("echo alive")).stdout, "alive\n")
@@ -257,6 +280,7 @@ CHECKS = (
     cancelled,
     unknown,
     stands_still,
+    clock,
     running_command,
     to_disk,
     lifetime,

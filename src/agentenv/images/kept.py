@@ -19,6 +19,8 @@ from agentenv.errors import InfrastructureError, InvalidState, NotFound
 from agentenv.images.files import allocated_bytes, remove_tree, sync_filesystem, write_durably
 from agentenv.images.held import Held, claim, hold, wait_for
 from agentenv.images.names import all_names, forget
+from agentenv.isolation.artefacts import ArtefactStore
+from agentenv.isolation.vm.rootimage import forget_root_images
 from agentenv.monitoring.files import read_json
 
 RECORD = "image.json"
@@ -141,6 +143,7 @@ class KeptImages:
             return False
         with lock:
             remove_tree(self.directory / image_id)
+            forget_root_images(self.directory / image_id / "root", ArtefactStore.open().directory / "roots")
         return True
 
     def list(self) -> list[Image]:

@@ -34,6 +34,16 @@ async def thaw(machine: Machine) -> None:
     await tell(machine, "thaw")
 
 
+async def tell_time(machine: Machine) -> None:
+    """The machine has a clock of its own, which stood still while it was paused."""
+
+    def say() -> None:
+        with machine.dial() as connection:
+            call(connection, "configure", timeout=ANSWER_SECONDS, realtime_ns=time.time_ns())
+
+    await asyncio.to_thread(say)
+
+
 async def restored(machine: Machine, hostname: str, machine_id: str | None, *, timeout: float) -> None:
     """The machine goes on from another's memory: it gets new random numbers, the time, a name of its own, and runs its image's hooks.
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from agentenv.images import ImageStore
 from agentenv.images.files import allocated_bytes
+from agentenv.isolation.artefacts import ArtefactStore
+from agentenv.isolation.vm.prepare import tidy
 from agentenv.node.home import Home
 from agentenv.node.layers import LayerStore
 from agentenv.node.owner import Owner
@@ -16,7 +18,10 @@ from agentenv.node.reconcile import reconcile
 
 @dataclass(frozen=True, slots=True)
 class GarbageReport:
-    """What was removed: how many layers (memories count as such), images and remains of dead owners, and the bytes of layers and images."""
+    """What was removed: how many layers (memories count as such), images and remains of dead owners, and the bytes of all that.
+
+    The bytes of files that were made for virtual machines and have not been used for weeks are among them.
+    """
 
     layers: int
     images: int
@@ -25,7 +30,9 @@ class GarbageReport:
 
 
 async def collect(home: Home, owner: Owner, stores: Sequence[LayerStore], images: ImageStore) -> GarbageReport:
-    """Layers and memories that no snapshot needs and nobody uses, outdated bottom layers of `host`, and what dead owners left."""
+    """Layers and memories that no snapshot needs and nobody uses, outdated bottom layers of `host`, old files of virtual machines, and what
+    dead owners left.
+    """
     dead = await reconcile(home, owner.directory / "trash")
     removed, size = 0, 0
     for store in stores:
@@ -34,4 +41,5 @@ async def collect(home: Home, owner: Owner, stores: Sequence[LayerStore], images
             if store.remove(name):
                 removed, size = removed + 1, size + taken
     pruned = await asyncio.to_thread(images.prune_skeletons)
+    size += await asyncio.to_thread(tidy, ArtefactStore.open())
     return GarbageReport(removed, len(pruned), len(dead), size + sum(image.size for image in pruned))

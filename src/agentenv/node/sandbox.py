@@ -18,6 +18,7 @@ from agentenv.errors import AgentEnvError, InvalidState, NotFound, SandboxDied, 
 from agentenv.guest import dial
 from agentenv.images.files import allocated_bytes
 from agentenv.isolation.contract import Capabilities, Exit, Machine, Resources, Usage
+from agentenv.node import agent_words
 from agentenv.node.hibernated import HIBERNATED, Hibernated, NoMachine, hibernated
 from agentenv.node.killing import killed_from_outside
 from agentenv.node.lifetime import Lifetime
@@ -150,6 +151,8 @@ class NodeSandbox:
             if self.state == "paused":
                 await self.machine.resume()
                 self._enter("running")
+                if self.capabilities.disk_image:
+                    await agent_words.tell_time(self.machine)
             elif self.state == HIBERNATED:
                 await self._around.hibernating.wake(self)
 

@@ -101,18 +101,20 @@ class Taking:
             going_on.push_async_callback(_to_the_end, machine.pause)
             await uninterrupted(machine.resume())
         if told:
-            going_on.push_async_callback(self._thaw, sandbox.id, machine)
+            going_on.push_async_callback(self._thaw, sandbox, machine)
             await uninterrupted(agent_words.freeze(machine, disk=sandbox.capabilities.disk_image))
         if runs or told:
             going_on.push_async_callback(_to_the_end, machine.resume)
             await uninterrupted(machine.pause())
 
-    async def _thaw(self, identifier: str, machine: Machine) -> None:
+    async def _thaw(self, sandbox: NodeSandbox, machine: Machine) -> None:
         try:
             await uninterrupted(agent_words.thaw(machine))
+            if sandbox.capabilities.disk_image:
+                await uninterrupted(agent_words.tell_time(machine))
         except InfrastructureError as error:
             # It thaws by itself; a sandbox whose agent does not answer is dead or will be found to be.
-            self.events.emit("sandbox.thaw_failed", id=identifier, error=str(error))
+            self.events.emit("sandbox.thaw_failed", id=sandbox.id, error=str(error))
 
     async def _write_memory(self, sandbox: NodeSandbox, directory: Path) -> None:
         machine = sandbox.machine

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.isolation.gvisor.sandboxes import GvisorYard
 from tests.isolation.sandboxes import skeleton
+from tests.machines import runsc_or_skip
 
 from agentenv.errors import BackendUnavailable
 from agentenv.isolation.gvisor.backend import GvisorBackend
@@ -17,7 +18,8 @@ from agentenv.isolation.gvisor.machine import GvisorMachine
 
 
 @pytest.fixture
-async def yard(tmp_path: Path) -> AsyncIterator[GvisorYard]:
+async def yard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GvisorYard]:
+    runsc_or_skip(monkeypatch)
     directory = tmp_path / f"o{uuid.uuid4().hex[:8]}"
     directory.mkdir(mode=0o700)
     try:

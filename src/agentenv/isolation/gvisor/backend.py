@@ -42,7 +42,7 @@ class GvisorBackend:
         self._cgroups = CgroupTree.discover()
         self._board = Switchboard.open()
         self._machines: set[GvisorMachine] = set()
-        self._freeing: set[asyncio.Future[object]] = set()
+        self._freeing: set[asyncio.Future[InfrastructureError | None]] = set()
         self._closed = False
 
     @classmethod
@@ -153,7 +153,7 @@ class GvisorBackend:
     async def _detach(self, line: Line) -> None:
         await asyncio.wrap_future(self._board.detach(line))
 
-    def _forget(self, machine: GvisorMachine, freeing: asyncio.Future[object]) -> None:
+    def _forget(self, machine: GvisorMachine, freeing: asyncio.Future[InfrastructureError | None]) -> None:
         self._machines.discard(machine)
         self._freeing.add(freeing)
         freeing.add_done_callback(self._freeing.discard)

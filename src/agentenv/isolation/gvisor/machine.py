@@ -50,7 +50,9 @@ class GvisorMachine:
 
     passes_descriptors = False
 
-    def __init__(self, held: Held, stages: tuple[Stage, ...], on_end: Callable[[GvisorMachine, asyncio.Future[object]], None]) -> None:
+    def __init__(
+        self, held: Held, stages: tuple[Stage, ...], on_end: Callable[[GvisorMachine, asyncio.Future[InfrastructureError | None]], None]
+    ) -> None:
         """Takes over all in `held`. `on_end` is called once, when the machine has ended, with what is done when all is free."""
         self.stages = stages
         self._held = held
@@ -58,7 +60,7 @@ class GvisorMachine:
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._exit: asyncio.Future[Exit] = self._loop.create_future()
-        self._freeing: asyncio.Task[InfrastructureError | None] | None = None
+        self._freeing: asyncio.Future[InfrastructureError | None] | None = None
         self._paused = False
         self._killed = False
         self._loop.add_reader(held.pidfd, self._settle)
@@ -194,20 +196,21 @@ class GvisorMachine:
         evidence = self._evidence()
         number = signal.SIGKILL if self._killed or evidence["oom_kills"] else None
         self._exit.set_result(Exit(None, number, self._reason(evidence), evidence))
-        self._freeing = self._loop.create_task(self._free())
-        self._on_end(self, asyncio.ensure_future(self._freeing))
+        # Not a task: a loop that ends cancels those before it lets anybody wait for them.
+        self._freeing = self._loop.run_in_executor(None, self._free)
+        self._on_end(self, self._freeing)
 
     def _reason(self, evidence: Mapping[str, object]) -> str:
         if self._killed:
             return "it was killed"
         return "it was ended for want of memory" if evidence["oom_kills"] else "its agent ended"
 
-    async def _free(self) -> InfrastructureError | None:
-        """What could not be freed is told, and found by the next start of a node."""
-        await asyncio.wrap_future(self._held.board.detach(self._held.line))
+    def _free(self) -> InfrastructureError | None:
+        """In a thread. What could not be freed is told, and found by the next start of a node."""
+        self._held.board.detach(self._held.line).result()
         try:
-            await asyncio.to_thread(self._held.cgroup.remove)
-            await asyncio.to_thread(wait_for_end, self._held.pidfd)
+            self._held.cgroup.remove()
+            wait_for_end(self._held.pidfd)
         except InfrastructureError as error:
             _log.warning("machine.left", id=self.id, error=str(error))
             return error

@@ -9,6 +9,7 @@ from pathlib import Path
 from agentenv.guest.native import binary
 from agentenv.isolation.artefacts import ArtefactStore
 from agentenv.isolation.artefacts.kernel_image import Kernel
+from agentenv.isolation.artefacts.storing import remove_unused, used
 from agentenv.isolation.contract import RootFilesystem
 from agentenv.isolation.vm.disk import clone_disk, empty_disk
 from agentenv.isolation.vm.initramfs import Initramfs, Transport, build_initramfs, module_names
@@ -43,7 +44,11 @@ def prepare_guest(
     path = store.obtain("kernel", progress=progress).path
     agent = binary("agentenv-agent")
     names = module_names(transport, image.filesystem, pci=pci)
-    boot = _boot_files(path, _signature(path), agent, _signature(agent), names, store.directory, elf)
+    wanted = (path, _signature(path), agent, _signature(agent), names, store.directory, elf)
+    boot = _boot_files(*wanted)
+    if not used(boot.initramfs.path):
+        _boot_files.cache_clear()  # somebody has tidied up
+        boot = _boot_files(*wanted)
     return GuestFiles(boot.kernel, boot.initramfs.path, image, boot.release, boot.initramfs.modules)
 
 
@@ -67,6 +72,11 @@ def _boot_files(
 def _signature(path: Path) -> tuple[int, ...]:
     status = path.stat()
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def tidy(store: ArtefactStore) -> int:
+    """Removes what was made for guests and not used for weeks; returns how many bytes of the disk that frees."""
+    return sum(remove_unused(store.directory / kind) for kind in ("roots", "initramfs", "disks"))
 
 
 def make_upper(path: Path, size: int | None, store: ArtefactStore) -> None:

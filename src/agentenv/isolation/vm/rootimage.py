@@ -7,8 +7,8 @@ import os
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -112,16 +112,35 @@ def _squashfs_command(program: str, tree: Path, target: Path) -> list[str]:
     return [program, str(tree), str(target), "-noI", "-noD", "-noF", "-noX", "-no-progress", "-quiet", *owner]
 
 
+def forget_root_images(tree: Path, directory: Path) -> None:
+    """Removes from `directory` what was made of the kept image with that `tree` alone. A machine that uses it goes on."""
+    for owner in (b"root", b"user"):
+        for filesystem in ("erofs", "squashfs"):
+            with suppress(PermissionError):  # the store is another user's
+                (directory / f"{_key(owner, [_kept_line(_kept_name(tree))])}.{filesystem}").unlink(missing_ok=True)
+
+
 def _content_key(layers: Sequence[Path]) -> str:
     """32 hexadecimal digits: of the layers' names where those stand for their content, else of every file's metadata."""
-    digest = hashlib.sha256(b"root" if os.geteuid() == 0 else b"user")
-    for layer in layers:
-        if _stays(layer):
-            digest.update(f" kept {_kept_name(layer)}\n".encode())
-            continue
-        digest.update(f" {layer}\n".encode())
-        for line in _described(os.fspath(layer)):
-            digest.update(line)
+    return _key(b"root" if os.geteuid() == 0 else b"user", (line for layer in layers for line in _layer_lines(layer)))
+
+
+def _layer_lines(layer: Path) -> Iterator[bytes]:
+    if _stays(layer):
+        yield _kept_line(_kept_name(layer))
+        return
+    yield f" {layer}\n".encode()
+    yield from _described(os.fspath(layer))
+
+
+def _kept_line(kept: str) -> bytes:
+    return f" kept {kept}\n".encode()
+
+
+def _key(owner: bytes, lines: Iterable[bytes]) -> str:
+    digest = hashlib.sha256(owner)
+    for line in lines:
+        digest.update(line)
     return digest.hexdigest()[:32]
 
 

@@ -69,12 +69,12 @@ def dial_vsock(path: Path, timeout: float, port: int = VSOCK_PORT) -> socket.soc
 
 
 def configure_guest(connection: socket.socket, spec: MachineSpec, timeout: float) -> None:
-    """Tells a guest's agent the defaults of its image and sandbox over a fresh `connection`, which is closed. `timeout` in seconds.
+    """Tells a guest's agent the time, and the defaults of its image and sandbox, over a fresh `connection`, which is closed.
 
-    Raises `InfrastructureError` when the agent does not do it.
+    `timeout` in seconds. Raises `InfrastructureError` when the agent does not do it.
     """
-    root = spec.root
-    call(connection, "configure", timeout=timeout, env={**root.env, **spec.env}, user=root.user, cwd=root.cwd)
+    root, env = spec.root, {**spec.root.env, **spec.env}
+    call(connection, "configure", timeout=timeout, env=env, user=root.user, cwd=root.cwd, realtime_ns=time.time_ns())
 
 
 def _greeted(connection: socket.socket, patience: float) -> bool:
