@@ -29,12 +29,12 @@ native: $(VENV)/.run ## compiles the agent and the launcher where their sources 
 
 $(VENV)/.run: pyproject.toml constraints.txt hatch_build.py native/build.py scripts/install-debian-packages scripts/make-venv
 	scripts/install-debian-packages run
-	PYTHON=$(PYTHON) scripts/make-venv $(VENV) train
+	PYTHON=$(PYTHON) scripts/make-venv $(VENV) train,server
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.run
 	scripts/install-debian-packages test
-	PYTHON=$(PYTHON) scripts/make-venv $(VENV) train,test
+	PYTHON=$(PYTHON) scripts/make-venv $(VENV) train,server,test
 	@touch $@
 
 clean: ## removes what the targets made (runs/ stays)

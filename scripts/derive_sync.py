@@ -44,7 +44,7 @@ RENAMED_TYPES = {"AsyncIterator": "Iterator", "AsyncIterable": "Iterable"}
 def rename(text: str) -> str:
     """Type names and prose of the asynchronous face as the synchronous one has them."""
     # There is no node to choose: the synchronous sandboxes live in that of their own loop.
-    text = text.replace(" `node`: the owner; by default this process's own.", "")
+    text = re.sub(r"\s+`node`: the owner; by default this process's own\.", "", text)
     text = re.sub(r"\bAsync(Sandbox|Commands|CommandHandle|Output|Files|WatchHandle|Pty|Shell)\b", r"\1", text)
     for before, after in RENAMED_TYPES.items():
         text = re.sub(rf"\b{before}\b", after, text)

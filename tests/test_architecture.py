@@ -17,8 +17,10 @@ REPOSITORY = SOURCE.parents[1]
 FLOORS = [
     {"cli"},
     {"benchmarks"},
+    {"server"},
     {"train"},
     {"envs"},
+    {"templates"},
     {"conformance"},
     {"sandbox"},
     {"node"},

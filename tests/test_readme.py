@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -66,8 +67,18 @@ def test_the_command_line(folder: Path) -> None:
     assert not list((folder / "state" / "snapshots" / "tree").glob("*.json"))
 
 
+@needs_namespaces
+def test_a_server_is_started_and_used(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    printed = run(f"export XDG_CONFIG_HOME={folder}\n{SHELL[3].replace('8700', str(port))}", folder)
+    assert "Logged in at" in printed
+    assert printed.count("ended") == 1
+    assert "Forgotten." in printed
+
+
 def test_no_block_is_forgotten() -> None:
-    assert (len(SHELL), len(PYTHON)) == (3, 2)
+    assert (len(SHELL), len(PYTHON)) == (4, 2)
 
 
 @needs_namespaces

@@ -41,8 +41,8 @@ static void write_name(struct buffer *out, const char *path) {
     mp_write_text(out, path + start, size - start);
 }
 
-void entry_write(struct buffer *out, const char *path, const struct stat *info, const char *target, struct names *names) {
-    mp_write_map(out, 11);
+void entry_write(struct buffer *out, const char *path, const struct stat *info, const char *target, struct names *names, const char *prefix, bool follow) {
+    mp_write_map(out, prefix ? 12 : 11);
     write_name(out, path);
     mp_write_text_pair(out, "path", path);
     mp_write_text_pair(out, "type", type_name(info->st_mode));
@@ -55,4 +55,8 @@ void entry_write(struct buffer *out, const char *path, const struct stat *info, 
     mp_write_str(out, "mtime");
     mp_write_double(out, (double)info->st_mtim.tv_sec + (double)info->st_mtim.tv_nsec / 1e9);
     mp_write_text_pair(out, "target", target);
+    if (prefix) {
+        mp_write_str(out, "attributes");
+        attributes_write(out, path, follow, prefix);
+    }
 }

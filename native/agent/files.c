@@ -33,23 +33,29 @@ static void answer(struct stream *stream, int result, char *path) {
 }
 
 void operation_stat(struct stream *stream, struct mp_value body) {
-    char *path, target[PATH_MAX];
+    char *path, *attributes, target[PATH_MAX];
     bool follow = true;
     struct stat info;
     struct names names = {0};
     size_t mark;
-    if (!take_flag(stream, body, "follow", &follow) || !take_path(stream, body, "path", &path))
+    if (!take_flag(stream, body, "follow", &follow) || !take_attributes(stream, body, "attributes", false, &attributes))
         return;
+    if (!take_path(stream, body, "path", &path)) {
+        free(attributes);
+        return;
+    }
     if ((follow ? stat(path, &info) : lstat(path, &info)) != 0) {
         answer(stream, -1, path);
+        free(attributes);
         return;
     }
     ssize_t size = readlink(path, target, sizeof target - 1);
     if (size >= 0)
         target[size] = '\0';
-    entry_write(stream_begin(stream, FRAME_RESULT, &mark), path, &info, size >= 0 ? target : NULL, &names);
+    entry_write(stream_begin(stream, FRAME_RESULT, &mark), path, &info, size >= 0 ? target : NULL, &names, attributes, follow);
     stream_finish(stream, mark);
     names_free(&names);
+    free(attributes);
     free(path);
 }
 

@@ -19,7 +19,8 @@ struct listing {
     struct buffer entries; /* of the event to come */
     uint32_t pending;
     uint64_t count;
-    char *path; /* of the entry at hand, as the host shall see it */
+    const char *attributes; /* the beginning of the names of those that are told, NULL: none */
+    char *path;             /* of the entry at hand, as the host shall see it */
     size_t path_capacity;
 };
 
@@ -59,7 +60,7 @@ static void add_entry(struct listing *listing, int directory, const char *name, 
     ssize_t size = S_ISLNK(info->st_mode) ? readlinkat(directory, name, target, sizeof target - 1) : -1;
     if (size >= 0)
         target[size] = '\0';
-    entry_write(&listing->entries, listing->path, info, size >= 0 ? target : NULL, &listing->names);
+    entry_write(&listing->entries, listing->path, info, size >= 0 ? target : NULL, &listing->names, listing->attributes, false);
     listing->pending++;
     listing->count++;
     if (listing->entries.length >= EVENT_SIZE)
@@ -89,14 +90,14 @@ static void list_directory(struct listing *listing, int fd, size_t path_size, in
 }
 
 struct request {
-    const char *path;
+    const char *path, *attributes;
     int64_t depth;
 };
 
 static void work(struct job_output *output, void *argument) {
     const struct request *request = argument;
     size_t size = strlen(request->path), mark;
-    struct listing listing = {.output = output, .path = strdup(request->path), .path_capacity = size + 1};
+    struct listing listing = {.output = output, .attributes = request->attributes, .path = strdup(request->path), .path_capacity = size + 1};
     int fd = open(request->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0 || !listing.path)
         job_fail(output, errno, "%.400s", request->path);
@@ -111,10 +112,14 @@ static void work(struct job_output *output, void *argument) {
 
 void operation_list(struct stream *stream, struct mp_value body) {
     struct request request = {.depth = 1};
-    char *path;
-    if (!take_int(stream, body, "depth", false, 1, INT32_MAX, &request.depth) || !take_path(stream, body, "path", &path))
+    char *path, *attributes;
+    if (!take_int(stream, body, "depth", false, 1, INT32_MAX, &request.depth) || !take_attributes(stream, body, "attributes", false, &attributes))
         return;
-    request.path = path;
-    job_start(stream, false, work, &request);
-    free(path);
+    if (take_path(stream, body, "path", &path)) {
+        request.path = path;
+        request.attributes = attributes;
+        job_start(stream, false, work, &request);
+        free(path);
+    }
+    free(attributes);
 }

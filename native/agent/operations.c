@@ -29,6 +29,7 @@ static const struct {
     {"chmod", operation_chmod},
     {"chown", operation_chown},
     {"symlink", operation_symlink},
+    {"attributes", operation_attributes},
     {"watch", operation_watch},
     {"tar_out", operation_tar_out},
     {"tar_in", operation_tar_in},

@@ -57,12 +57,36 @@ class InvalidState(AgentEnvError):
     """The operation does not fit the state that the sandbox is in (a command in a paused sandbox, say)."""
 
 
+class SandboxPaused(InvalidState):
+    """The sandbox is paused, and what was asked may not resume it."""
+
+
+class Unsupported(CapabilityError):
+    """A call that this server knows and does not offer, with the reason."""
+
+
+class Unauthenticated(AgentEnvError):
+    """A request with no key, a wrong one, or several that contradict each other."""
+
+
+class Forbidden(AgentEnvError):
+    """A request with a valid key whose role does not allow it."""
+
+
 class InfrastructureError(AgentEnvError):
     """The machinery failed, not the agent: never a reward, never tool output."""
 
 
 class BackendUnavailable(InfrastructureError):
     """No backend of the asked kind can run on this machine; says why for each and how to mend it."""
+
+
+class QuotaExceeded(InfrastructureError):
+    """A tenant's quota or the server's capacity is used up for now; it is worth trying again after `retry_after` seconds."""
+
+    def __init__(self, message: str, *, retry_after: int = 1, remedy: str | None = None) -> None:
+        super().__init__(message, remedy=remedy)
+        self.retry_after = retry_after
 
 
 class ProtocolError(InfrastructureError):
@@ -206,6 +230,22 @@ class CommandTimeout(AgentEnvError):
         self.stdout = stdout
         self.stderr = stderr
         self.restarted = restarted
+
+
+class BuildFailed(AgentEnvError):
+    """A step of a template's build failed: which one (`step`, as it is written, `line` in `file`), and what it had printed (`output`)."""
+
+    def __init__(
+        self, reason: str, *, step: str, file: str | None = None, line: int = 0, output: str = "", remedy: str | None = None
+    ) -> None:
+        where = f"{file}:{line}: " if file and line else ""
+        tail = output.strip()[-2000:]
+        super().__init__(f"{where}{step.splitlines()[0] if step else 'the build'}: {reason}{f': {tail}' if tail else ''}", remedy=remedy)
+        self.step = step
+        self.file = file
+        self.line = line
+        self.reason = reason
+        self.output = output
 
 
 class SandboxFileError(AgentEnvError):

@@ -1,4 +1,4 @@
-"""Where AgentENV itself lies, and where it keeps its state: one directory, chosen by `AGENTENV_HOME` or by who runs it."""
+"""Where things are: AgentENV itself; its state, in one directory chosen by `AGENTENV_HOME` or by who runs it; the sandboxes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,15 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent
 """The installed package, as the running Python names it."""
+
+SERVER_VARIABLE = "AGENTENV_SERVER"
+"""The environment variable with the address of the server on which sandboxes are made; without it they are on this machine."""
+
+KEY_VARIABLE = "AGENTENV_API_KEY"
+"""The environment variable with the key for that server."""
+
+HERE = "local"
+"""In the place of a server's address: this machine."""
 
 
 def state_home() -> Path:

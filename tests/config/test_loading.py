@@ -151,7 +151,7 @@ def test_the_error_carries_file_line_and_key() -> None:
         ("env: {'A-B': x}", "'A-B' is no name of an environment variable. Use letters, digits and _."),
         ("options: {size: .nan}", "nan in 'size' is no finite number. Write a finite one."),
         ("name: [a]", "must be text, not a list. Write for example `name: basic_rl_env`."),
-        ("frobnicate: 1", "is no known key. Known here: name, image, isolation, resources, network, env, timeouts, options."),
+        ("frobnicate: 1", "is no known key. Known here: name, image, isolation, server, resources, network, env, timeouts, options."),
     ],
 )
 def test_what_would_be_right(lines: str, expected: str) -> None:

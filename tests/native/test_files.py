@@ -319,3 +319,26 @@ def test_remove_a_link_to_a_directory(client: Client, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("kept")
     client.call("remove", path=str(tmp_path / "link"), recursive=True)
     assert names_in(tmp_path) == {"kept"}
+
+
+def test_extended_attributes_are_replaced_and_told(client: Client, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    try:
+        os.setxattr(path, "user.other", b"stays")
+    except OSError:
+        pytest.skip("the file system of the tests has no extended attributes")
+    os.setxattr(path, "user.x.binary", b"\xff\0")
+    given = {"a": "1", "b c": "two words"}
+    client.call("attributes", path=str(path), prefix="user.x.", values={"old": "1"})
+    client.call("attributes", path=str(path), prefix="user.x.", values=given)
+    assert client.call("stat", path=str(path), attributes="user.x.").result["attributes"] == given
+    assert "attributes" not in client.call("stat", path=str(path)).result
+    assert os.getxattr(path, "user.other") == b"stays"
+    os.setxattr(path, "user.x.binary", b"\xff\0")
+    (entry,) = client.call("list", path=str(tmp_path), attributes="user.x.").events[0]["entries"]
+    assert entry["attributes"] == given
+    for prefix, values, code in (("trusted.x", {}, "EINVAL"), ("user.x.", {"": "1"}, "EPROTO"), ("user.x.", {"a": "\n"}, "EPROTO")):
+        assert code_of(client, "attributes", path=str(path), prefix=prefix, values=values) == code
+    assert code_of(client, "attributes", path=str(path), prefix="user.x.") == "EPROTO"
+    assert code_of(client, "attributes", path=str(tmp_path / "missing"), prefix="user.x.", values={}) == "ENOENT"

@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentenv.errors import AgentEnvError, CapabilityError, InvalidState, NotFound, OutOfMemory, ProtocolError, StorageFull
+from agentenv.errors import (
+    AgentEnvError,
+    CapabilityError,
+    InvalidState,
+    NotFound,
+    OutOfMemory,
+    ProtocolError,
+    Stage,
+    StartupTimeout,
+    StorageFull,
+)
 from agentenv.isolation.contract import Resources
 from agentenv.node.control import SOCKET, ControlServer, Fault, ask, describe, restored
 from agentenv.node.sandbox import NodeSandbox
@@ -88,12 +98,16 @@ def test_an_error_survives_the_way(message: str, remedy: str | None, kind: type[
     assert (error.message, error.remedy) == (message, remedy)
 
 
-def test_an_error_with_fields_of_its_own_becomes_its_nearest_base() -> None:
+def test_the_facts_of_an_error_survive_the_way() -> None:
     full = restored(describe(StorageFull("sb1", limit=1 << 20, used=1 << 20)))
-    memory = restored(describe(OutOfMemory("sb1", limit=1 << 20, peak=1 << 20, process="python")))
-    assert "LimitReached" in (type(full).__name__, type(memory).__name__)
+    memory = restored(describe(OutOfMemory("sb1", limit=1 << 20, peak=2 << 20, process="python")))
+    late = restored(describe(StartupTimeout(kind="Sandbox", stage="agent", timeout=3.0, timings=(Stage("launch", 0.5),))))
+    assert isinstance(full, StorageFull)
+    assert isinstance(memory, OutOfMemory)
+    assert isinstance(late, StartupTimeout)
     assert "out of storage" in str(full)
-    assert "python" in str(memory)
+    assert (memory.peak, memory.process) == (2 << 20, "python")
+    assert (late.stage, late.timings) == ("agent", (Stage("launch", 0.5),))
 
 
 def test_an_error_of_a_newer_version_is_still_an_error() -> None:

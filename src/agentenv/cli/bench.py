@@ -21,17 +21,17 @@ def complete_name() -> list[str]:
 
 
 def bench(
-    name: Annotated[str, typer.Argument(help="Which one: " + ", ".join(BENCHMARKS) + ", or all.", autocompletion=complete_name)],
+    names: Annotated[list[str], typer.Argument(help="Which: " + ", ".join(BENCHMARKS) + ", or all.", autocompletion=complete_name)],
     output: Annotated[Path | None, typer.Option(help="Also write results.jsonl, table.md and plot.png into this folder.")] = None,
     scale: Annotated[float, typer.Option(min=0.001, max=10, help="Do this share of the published amount, for a quick look.")] = 1.0,
     as_json: JsonFlag = False,
 ) -> None:
-    """Measures NAME, each sample in turn with its reference. Ends with 0 when it measured, whatever the figure.
+    """Measures NAMES, each sample in turn with its reference. Ends with 0 when it measured, whatever the figure.
 
     Of all, those are left out, and named, that need a backend which this machine does not have.
     """
-    names = list(ALL) if name == "all" else [name]
-    benchmarks = {chosen: load(chosen) for chosen in names}
+    everything = "all" in names
+    benchmarks = {chosen: load(chosen) for chosen in (ALL if everything else names)}
     rows: list[Row] = []
     for chosen, measure in benchmarks.items():
         if not as_json:
@@ -42,11 +42,11 @@ def bench(
                 if as_json:
                     typer.echo(json.dumps(row.as_dict()))
         except BackendUnavailable as error:
-            if name != "all":
+            if not everything:
                 raise
             typer.echo(f"{chosen}: not measured: {error}", err=True)
     if not as_json:
-        print_matrix(rows) if name == "matrix" else print_table(rows)
+        print_matrix(rows) if names == ["matrix"] else print_table(rows)
     if output:
         write(rows, output)
         if not as_json:

@@ -7,10 +7,15 @@ from typing import Annotated
 
 import typer
 
-from agentenv.cli import wishes
+from agentenv.cli import where, wishes
 from agentenv.cli.output import JsonFlag, print_json
+from agentenv.node import Node
 from agentenv.node.keeper import create_detached
 from agentenv.node.records import SandboxRequest
+from agentenv.node.templates import SCHEME
+from agentenv.sandbox import AsyncSandbox
+from agentenv.sandbox.owners import host_of, startup_of
+from agentenv.sandbox.startup import run_startup
 from agentenv.sandbox.wishes import network_request, resources_of
 
 
@@ -45,8 +50,30 @@ def create(
         metadata=wishes.environment(metadata, option="--metadata"),
         lifetime=None if timeout == "none" else wishes.seconds(timeout, "--timeout"),
     )
-    record = asyncio.run(create_detached(request))
+    identifier, owner_pid, expires = asyncio.run(_create(request))
     if as_json:
-        print_json({"id": record.id, "owner_pid": record.owner_pid, "expires": record.expires})
+        print_json({"id": identifier, "owner_pid": owner_pid, "expires": expires})
     else:
-        typer.echo(record.id)
+        typer.echo(identifier)
+
+
+async def _create(request: SandboxRequest) -> tuple[str, int | None, float | None]:
+    owner = await where.owner()
+    if isinstance(owner, Node):
+        record = await create_detached(request)
+        if request.image is not None and request.image.startswith(SCHEME) and request.snapshot is None:
+            await _start_template(owner, record.id, request.image, record.snapshot)
+        return record.id, record.owner_pid, record.expires
+    made = await owner.create(request, leased=False)
+    expires = next((info.end_at for info in await owner.infos() if info.id == made.id), None)
+    return made.id, None, expires.timestamp() if expires else None
+
+
+async def _start_template(owner: Node, identifier: str, template: str, snapshot: str | None) -> None:
+    """Runs what the template's sandboxes run; where that fails, the sandbox ends."""
+    sandbox = AsyncSandbox(await host_of(owner, identifier), owner)
+    try:
+        await run_startup(sandbox.commands, await startup_of(owner, template, snapshot))
+    except BaseException:
+        await sandbox.kill()
+        raise

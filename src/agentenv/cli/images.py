@@ -6,44 +6,91 @@ import datetime as dt
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from agentenv.cli.image_refresh import refresh
+from agentenv.cli.image_store import store
 from agentenv.cli.lazy import new_app
 from agentenv.cli.output import JsonFlag, console, print_json
-from agentenv.errors import NotFound
-from agentenv.images import ImageStore, Progress, debian
-from agentenv.node.home import Home
+from agentenv.cli.progress import bars
+from agentenv.errors import CapabilityError, NotFound
+from agentenv.images import Image, Progress, debian
+from agentenv.images.oci.export import export_image
 from agentenv.units import format_size
 
 app = new_app("Lists, adds and removes the images that are kept on this machine.")
 
 
-def store() -> ImageStore:
-    """The images of this user's AGENTENV_HOME, with those that snapshots need."""
-    from agentenv.node.snapshots import SnapshotTree
-
-    home = Home.open()
-    return ImageStore(home.path, pinned=SnapshotTree(home.snapshots).needed_images)
-
-
 @app.command("ls")
 def ls(as_json: JsonFlag = False) -> None:
-    """Lists the kept images: archives that were unpacked, and the bottom layers of `host`."""
+    """Lists the kept images: pulled ones, archives that were unpacked, and the bottom layers of `host`."""
     images = store().list()
     if as_json:
         print_json([asdict(image) for image in images])
     elif images:
         from rich.table import Table
 
-        table = Table("id", "reference", "size", "made", "in use")
+        table = Table("name", "id", "size", "made", "in use")
         for image in images:
             made = dt.datetime.fromtimestamp(image.created).astimezone().strftime("%Y-%m-%d %H:%M")
-            table.add_row(image.id, image.reference, format_size(image.size), made, "yes" if image.in_use else "")
+            name = "\n".join(image.names) or image.reference.partition(":")[0].replace("sha256", "")
+            table.add_row(name, _short(image), format_size(image.size), made, "yes" if image.in_use else "")
         console().print(table)
+        typer.echo(f"{format_size(store().disk_usage())} in all; layers that images share count once.")
     else:
-        typer.echo("No image is kept yet. `agentenv image add tar:PATH` unpacks one.")
+        typer.echo("No image is kept yet. `agentenv image pull REGISTRY/NAME:TAG` brings one, `agentenv image add tar:PATH` unpacks one.")
+
+
+def _short(image: Image) -> str:
+    return f"sha256:{image.reference.removeprefix('sha256:')[:12]}" if image.reference.startswith("sha256:") else image.id
+
+
+@app.command("pull")
+def pull(
+    references: Annotated[list[str], typer.Argument(help="REGISTRY/NAME:TAG, oci:PATH, docker-daemon:NAME or podman:NAME.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Brings images here, or what their names mean now; layers that are here already are not fetched again."""
+    images, pulled = store(), []
+    for reference in references:
+        if as_json:
+            root = images.pull(reference)
+        else:
+            with bars(reference) as progress:
+                root = images.pull(reference, progress)
+            typer.echo(f"{reference} is {root.image} now: `agentenv shell --image {reference}`")
+        pulled.append({"name": reference, "reference": root.image})
+    images.close()
+    if as_json:
+        print_json(pulled)
+
+
+@app.command("export")
+def export(
+    reference: Annotated[str, typer.Argument(help="Any image but `host`.")],
+    target: Annotated[Path, typer.Argument(help="The new file; `oci:FILE`, `podman load` and `docker load` read it.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Writes an image into one file, an archive of an OCI layout."""
+    images = store()
+    root = images.resolve(reference)
+    if len(root.trees) != 1:
+        raise CapabilityError(f"the image {reference!r} is this machine's own directories, which are not to be exported.")
+    facts = images.facts(f"oci-{root.image.removeprefix('sha256:')}") or {}
+    if as_json:
+        export_image(root, target, name=reference, config=facts.get("config"), progress=None)
+        print_json({"file": str(target.absolute()), "size": target.stat().st_size})
+    else:
+        with bars(reference) as progress:
+            export_image(root, target, name=reference, config=facts.get("config"), progress=progress)
+        typer.echo(f"{target} holds {reference} ({format_size(target.stat().st_size)}): `agentenv shell --image oci:{target}`")
+    images.close()
+
+
+app.command("refresh")(refresh)
 
 
 @app.command("add")
@@ -53,11 +100,8 @@ def add(reference: Annotated[str, typer.Argument(help="tar:PATH, the archive of 
     if as_json:
         root = images.resolve(reference)
     else:
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
-        with Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), console=console()) as bar:
-            task = bar.add_task(reference)
-            root = images.resolve(reference, lambda what, done, total: bar.update(task, description=what, completed=done, total=total))
+        with bars(reference) as progress:
+            root = images.resolve(reference, progress)
     images.close()
     if as_json:
         print_json({"reference": root.image})

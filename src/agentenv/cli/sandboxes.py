@@ -10,18 +10,23 @@ from typing import Annotated, Any
 
 import typer
 
-from agentenv.cli import terminal, wishes
+from agentenv.cli import terminal, where, wishes
 from agentenv.cli.lazy import new_app
 from agentenv.cli.output import JsonFlag, console, error_data, print_json
 from agentenv.errors import AgentEnvError
+from agentenv.node import Node
 from agentenv.node.keeper import resume_detached
-from agentenv.sandbox import AsyncSandbox, SandboxInfo, default_node
+from agentenv.sandbox import AsyncSandbox, SandboxInfo
 from agentenv.sandbox.attached import find_record
+
+
+async def _infos() -> list[SandboxInfo]:
+    return await AsyncSandbox.list(node=await where.owner())
 
 
 def complete_sandbox() -> list[str]:
     """The ids of the sandboxes that run now, for the shell's completion."""
-    return [info.id for info in asyncio.run(AsyncSandbox.list())]
+    return [info.id for info in asyncio.run(_infos())]
 
 
 SandboxId = Annotated[str, typer.Argument(help="A sandbox's id (`agentenv ls`).", autocompletion=complete_sandbox)]
@@ -51,7 +56,7 @@ def shell(
 
     async def inside() -> int:
         if sandbox is not None:
-            return await _shell_in(await AsyncSandbox.connect(sandbox), user, cwd)
+            return await _shell_in(await where.sandbox(sandbox), user, cwd)
         made = await AsyncSandbox.create(
             image,
             snapshot=snapshot,
@@ -60,6 +65,7 @@ def shell(
             resources=wishes.resources(cpu, memory, storage, pids),
             network=wishes.network(net, port),
             env=wishes.environment(env),
+            node=await where.owner(),
         )
         async with made:
             if sys.stdin.isatty():
@@ -129,7 +135,7 @@ def execute(
     limit = wishes.seconds(timeout, "--timeout")
 
     async def run() -> int:
-        attached = await AsyncSandbox.connect(sandbox)
+        attached = await where.sandbox(sandbox)
         envs = wishes.environment(env)
         if tty:
             return await terminal.join(await attached.pty.create(terminal.size(), cmd=line, user=user, cwd=cwd, envs=envs, timeout=limit))
@@ -139,8 +145,8 @@ def execute(
 
 
 def ls(as_json: JsonFlag = False) -> None:
-    """Lists the sandboxes of this machine, those paused to the disk too."""
-    found = asyncio.run(AsyncSandbox.list())
+    """Lists the sandboxes of this machine or of a server, those paused to the disk too."""
+    found = asyncio.run(_infos())
     if as_json:
         print_json([asdict(info) for info in found])
     elif found:
@@ -171,8 +177,8 @@ def kill(
         raise typer.BadParameter("name at least one sandbox, or give --all")
 
     async def run() -> list[str]:
-        wanted = sandboxes or [info.id for info in await AsyncSandbox.list()]
-        attached = [await AsyncSandbox.connect(one) for one in wanted]
+        wanted = sandboxes or [info.id for info in await _infos()]
+        attached = [await where.sandbox(one) for one in wanted]
         await asyncio.gather(*(one.kill() for one in attached))
         return wanted
 
@@ -192,7 +198,7 @@ def pause(
     """Freezes every process of a sandbox."""
 
     async def run() -> None:
-        await (await AsyncSandbox.connect(sandbox)).pause(to_disk=to_disk)
+        await (await where.sandbox(sandbox)).pause(to_disk=to_disk)
 
     asyncio.run(run())
 
@@ -201,11 +207,12 @@ def resume(sandbox: SandboxId) -> None:
     """Lets a paused sandbox go on. From the disk it goes on in its own process again, or in a new one where that has ended."""
 
     async def run() -> None:
-        record = await asyncio.to_thread(find_record, await default_node(), sandbox)
+        owner = await where.owner()
+        record = await asyncio.to_thread(find_record, owner, sandbox) if isinstance(owner, Node) else None
         if record is not None and not record.owner:
             await resume_detached(sandbox)
         else:
-            await (await AsyncSandbox.connect(sandbox)).resume()
+            await (await where.sandbox(sandbox)).resume()
 
     asyncio.run(run())
 
@@ -219,7 +226,7 @@ def fork(
     """Starts sandboxes that are what this one is now; they belong to the process that owns it. Ends with 1 if one did not start."""
 
     async def run() -> list[str | AgentEnvError]:
-        children = await (await AsyncSandbox.connect(sandbox)).fork(count, memory=memory)
+        children = await (await where.sandbox(sandbox)).fork(count, memory=memory)
         return [child if isinstance(child, AgentEnvError) else child.id for child in children]
 
     children = asyncio.run(run())

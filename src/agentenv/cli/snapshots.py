@@ -8,21 +8,19 @@ from typing import Annotated
 import msgspec
 import typer
 
-from agentenv.cli import wishes
+from agentenv.cli import where, wishes
 from agentenv.cli.lazy import new_app
 from agentenv.cli.output import JsonFlag, console, print_json
 from agentenv.cli.sandboxes import SandboxId
-from agentenv.node import Node
 from agentenv.node.snapshots import Snapshot
-from agentenv.sandbox import AsyncSandbox
+from agentenv.templates.cache import MARK as BUILD_STEP
 from agentenv.units import format_size
 
 app = new_app("Takes, lists and deletes snapshots of sandboxes, and goes back to one.")
 
 
 async def _all() -> list[Snapshot]:
-    async with await Node.open() as node:
-        return await node.snapshots()
+    return await (await where.owner()).snapshots()
 
 
 def complete_snapshot() -> list[str]:
@@ -43,7 +41,7 @@ def create(
     """Keeps a sandbox as it is now; `agentenv shell --snapshot NAME` starts from it."""
 
     async def run() -> Snapshot:
-        return await (await AsyncSandbox.connect(sandbox)).snapshot(name, memory=memory)
+        return await (await where.sandbox(sandbox)).snapshot(name, memory=memory)
 
     taken = asyncio.run(run())
     if as_json:
@@ -57,9 +55,12 @@ def _content(snapshot: Snapshot) -> str:
 
 
 @app.command("ls")
-def ls(as_json: JsonFlag = False) -> None:
-    """Shows all snapshots as a tree."""
-    snapshots = asyncio.run(_all())
+def ls(
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Also the results of template builds' steps.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Shows snapshots as a tree."""
+    snapshots = [snapshot for snapshot in asyncio.run(_all()) if everything or BUILD_STEP not in snapshot.metadata]
     if as_json:
         print_json([msgspec.to_builtins(snapshot) for snapshot in snapshots])
         return
@@ -82,10 +83,10 @@ def rm(names: Annotated[list[str], typer.Argument(help="Names or ids of snapshot
     """Deletes snapshots that have no children; what live sandboxes still use stays until they end."""
 
     async def run() -> None:
-        async with await Node.open() as node:
-            for name in names:
-                await node.delete_snapshot(name)
-                typer.echo(f"{name} deleted")
+        owner = await where.owner()
+        for name in names:
+            await owner.delete_snapshot(name)
+            typer.echo(f"{name} deleted")
 
     asyncio.run(run())
 
@@ -95,6 +96,6 @@ def rollback(sandbox: SandboxId, snapshot: SnapshotName, memory: wishes.KeepMemo
     """Puts a sandbox back to a snapshot: to its files, and to its processes where it holds them."""
 
     async def run() -> None:
-        await (await AsyncSandbox.connect(sandbox)).rollback(snapshot, memory=memory)
+        await (await where.sandbox(sandbox)).rollback(snapshot, memory=memory)
 
     asyncio.run(run())

@@ -19,6 +19,7 @@ class Entry(NamedTuple):
 
 _SANDBOXES = "Sandboxes"
 _TRAINING = "Training"
+_SERVER = "Servers"
 _MACHINE = "This machine"
 
 COMMANDS: dict[str, Entry] = {
@@ -26,13 +27,19 @@ COMMANDS: dict[str, Entry] = {
     "create": Entry("agentenv.cli.create:create", "Starts a sandbox that stays until it is killed or its time is over.", _SANDBOXES),
     "exec": Entry("agentenv.cli.sandboxes:exec_app", "Runs a command in a sandbox.", _SANDBOXES),
     "ls": Entry("agentenv.cli.sandboxes:ls", "Lists the sandboxes that run.", _SANDBOXES),
+    "cp": Entry("agentenv.cli.copying:cp", "Copies files into a sandbox, out of it, or from one to another.", _SANDBOXES),
     "fork": Entry("agentenv.cli.sandboxes:fork", "Starts sandboxes with the files that one has now.", _SANDBOXES),
     "pause": Entry("agentenv.cli.sandboxes:pause", "Freezes a sandbox.", _SANDBOXES),
     "resume": Entry("agentenv.cli.sandboxes:resume", "Lets a paused sandbox go on.", _SANDBOXES),
+    "logs": Entry("agentenv.cli.watching:logs", "Shows what happened to a sandbox.", _SANDBOXES),
+    "metrics": Entry("agentenv.cli.watching:metrics", "Shows what a sandbox uses now.", _SANDBOXES),
+    "port-forward": Entry("agentenv.cli.watching:port_forward", "Makes ports of a sandbox reachable on this machine.", _SANDBOXES),
     "kill": Entry("agentenv.cli.sandboxes:kill", "Ends sandboxes.", _SANDBOXES),
     "network": Entry("agentenv.cli.network:app", "Changes what a sandbox may reach, and shows what it was refused.", _SANDBOXES),
     "snapshot": Entry("agentenv.cli.snapshots:app", "Takes, lists and deletes snapshots, and goes back to one.", _SANDBOXES),
-    "image": Entry("agentenv.cli.images:app", "Lists, adds and removes images.", _SANDBOXES),
+    "image": Entry("agentenv.cli.images:app", "Pulls, lists, refreshes, exports and removes images.", _SANDBOXES),
+    "build": Entry("agentenv.cli.templates:build", "Builds a template from a Dockerfile.", _SANDBOXES),
+    "template": Entry("agentenv.cli.templates:app", "Lists, shows, builds anew and removes templates.", _SANDBOXES),
     "env": Entry("agentenv.cli.environments:app", "Lists the environments that a configuration can name.", _TRAINING),
     "train": Entry("agentenv.cli.train:train", "Trains an agent in isolated sandboxes, as a configuration says.", _TRAINING),
     "evaluate": Entry("agentenv.cli.train:evaluate", "Plays episodes with what a training has learned.", _TRAINING),
@@ -40,6 +47,12 @@ COMMANDS: dict[str, Entry] = {
     "monitor": Entry("agentenv.cli.monitor:monitor", "Watches a training, live or after the fact.", _TRAINING),
     "runs": Entry("agentenv.cli.runs:app", "Lists trainings and shows one.", _TRAINING),
     "config": Entry("agentenv.cli.config:app", "Checks and explains configuration files.", _TRAINING),
+    "serve": Entry("agentenv.cli.serve:app", "Turns this machine into a server for many trainers.", _SERVER),
+    "login": Entry("agentenv.cli.login:login", "Notes which server to talk to, and with what key.", _SERVER),
+    "logout": Entry("agentenv.cli.login:logout", "Forgets the server and its key.", _SERVER),
+    "keys": Entry("agentenv.cli.keys:keys_app", "Lists, makes and ends API keys of a server.", _SERVER),
+    "tenants": Entry("agentenv.cli.keys:tenants_app", "Lists, makes, limits and removes tenants of a server.", _SERVER),
+    "gc": Entry("agentenv.cli.gc:gc", "Removes what nothing needs any more.", _MACHINE),
     "bench": Entry("agentenv.cli.bench:bench", "Measures speed and memory against references of the same run.", _MACHINE),
     "setup": Entry("agentenv.cli.setup:setup", "Fetches the programs and kernels that the stronger walls need.", _MACHINE),
     "doctor": Entry("agentenv.cli.doctor:doctor", "Says what works on this machine, what does not, and how to mend it.", _MACHINE),

@@ -11,7 +11,10 @@ from agentenv.units import parse_duration
 
 Image = Annotated[
     str | None,
-    typer.Option(help="What it sees as its files: host, debian, dir:PATH or tar:PATH; by default debian for virtual machines, else host."),
+    typer.Option(
+        help="What it sees as its files: host, debian, dir:PATH, tar:PATH, REGISTRY/NAME:TAG, template:NAME, …; "
+        "by default debian for virtual machines, else host."
+    ),
 ]
 FromSnapshot = Annotated[str | None, typer.Option("--snapshot", help="Start from this snapshot instead of an image.")]
 FilesOnly = Annotated[bool, typer.Option("--files-only", help="Of the snapshot take the files, not the processes.")]

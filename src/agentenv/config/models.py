@@ -194,6 +194,8 @@ class EnvironmentConfig(Section):
     backend's own: `debian` for virtual machines, else `host`."""
     isolation: Annotated[Name, Field(examples=["auto"])] = "auto"
     """The backend by name, or `auto`: the strongest that this machine can run."""
+    server: Annotated[Name, Field(examples=["http://127.0.0.1:8700"])] | None = None
+    """The server on which the sandboxes are made; left out, AGENTENV_SERVER, else this machine. The key is in AGENTENV_API_KEY."""
     resources: ResourcesConfig = ResourcesConfig()
     network: NetworkConfig = NetworkConfig()
     env: Annotated[dict[str, str], AfterValidator(_environment_variables), Field(examples=[{"LANG": "C.UTF-8"}])] = {}

@@ -90,6 +90,7 @@ class SandboxSettings:
 
     image: str | None = None
     isolation: str = "auto"
+    server: str | None = None
     resources: Resources = field(default_factory=Resources)
     network: bool = False
     ports: tuple[int, ...] = ()

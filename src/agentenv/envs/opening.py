@@ -49,13 +49,14 @@ def plan(
 
 
 def create_sandbox(settings: SandboxSettings, timeouts: EnvTimeouts, snapshot: str | None) -> SandboxHandle:
-    """A sandbox on this machine's node."""
+    """A sandbox on this machine's node, or on a server."""
     from agentenv.sandbox import Sandbox
 
     return Sandbox.create(
         image=settings.image,
         snapshot=snapshot,
         isolation=settings.isolation,
+        server=settings.server,
         resources=settings.resources,
         network=NetworkRequest(settings.network, settings.ports, settings.egress),
         env=settings.env,
@@ -70,6 +71,7 @@ def settings_of(environment: EnvironmentConfig) -> SandboxSettings:
     return SandboxSettings(
         image=environment.image,
         isolation=environment.isolation,
+        server=environment.server,
         resources=Resources(limits.cpu, limits.memory, limits.storage, limits.pids),
         network=environment.network.enabled,
         ports=environment.network.ports,

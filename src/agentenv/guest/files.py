@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -34,7 +34,10 @@ ChangeType = Literal["create", "write", "remove", "rename", "chmod", "overflow"]
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A file, directory or whatever else has a name; `size` in bytes, `mtime` in unix seconds, `target` where a symlink points."""
+    """A file, directory or whatever else has a name; `size` in bytes, `mtime` in unix seconds, `target` where a symlink points.
+
+    `attributes`: its extended attributes as far as they were asked for.
+    """
 
     name: str
     path: str
@@ -47,6 +50,7 @@ class Entry(msgspec.Struct, frozen=True):
     group: str | None
     mtime: float
     target: str | None = None
+    attributes: Mapping[str, str] = {}
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -129,9 +133,14 @@ async def upload(stream: Stream, source: bytes | AsyncIterable[bytes]) -> dict[s
         stream.cancel()
 
 
-async def stat(connection: Connection, path: str, *, follow: bool = True) -> Entry:
-    """What is at a path."""
-    return checked(await connection.call("stat", path=path, follow=follow), Entry, "stat")
+async def stat(connection: Connection, path: str, *, follow: bool = True, attributes: str | None = None) -> Entry:
+    """What is at a path; with `attributes`, also the extended attributes whose names begin so."""
+    return checked(await connection.call("stat", path=path, follow=follow, attributes=attributes), Entry, "stat")
+
+
+async def set_attributes(connection: Connection, path: str, prefix: str, values: Mapping[str, str]) -> None:
+    """Gives a file these extended attributes, and no others whose names begin with `prefix`."""
+    await connection.call("attributes", path=path, prefix=prefix, values=dict(values))
 
 
 class _Listing(Stream):
@@ -148,10 +157,10 @@ class _Listing(Stream):
             self.fail(AgentFailure("list", "E2BIG", f"more than {MAX_ENTRIES} entries; list a smaller part"))
 
 
-async def list_directory(connection: Connection, path: str, *, depth: int = 1) -> list[Entry]:
-    """The entries of a directory, down to `depth` levels."""
+async def list_directory(connection: Connection, path: str, *, depth: int = 1, attributes: str | None = None) -> list[Entry]:
+    """The entries of a directory, down to `depth` levels; with `attributes`, also the extended attributes whose names begin so."""
     stream = _Listing()
-    connection.start(stream, "list", {"path": path, "depth": depth})
+    connection.start(stream, "list", {"path": path, "depth": depth, "attributes": attributes})
     await stream.result()
     return stream.entries
 

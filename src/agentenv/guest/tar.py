@@ -145,7 +145,44 @@ async def download_directory(
         stream.cancel()
 
 
-async def _finish_thread(work: asyncio.Future[Transfer], bridge: _Bridge, stream: Stream) -> Transfer:
+async def send_archive(
+    connection: Connection, write: Callable[[BinaryIO], Value], remote: str, *, user: str | int | None = None, owners: bool = False
+) -> Value:
+    """Unpacks in a directory of the sandbox what `write`, in a thread, writes as a tar archive; returns what `write` does.
+
+    What is unpacked belongs to `user`, or with `owners` to the numeric owners that the archive names. Raises `AgentFailure`.
+    """
+    stream = Stream("tar_in")
+    connection.start(stream, "tar_in", {"path": remote, "user": user, "owners": owners or None})
+    sink = _Sink(asyncio.get_running_loop(), stream)
+    try:
+        value = await _finish_thread(asyncio.ensure_future(asyncio.to_thread(write, cast("BinaryIO", sink))), sink, stream)
+        stream.end()
+        await stream.result()
+        return value
+    finally:
+        stream.cancel()
+
+
+async def receive_archive(connection: Connection, remote: str, read: Callable[[BinaryIO], Value]) -> Value:
+    """Hands the tar archive of a file or directory of the sandbox to `read`, in a thread; returns what `read` does.
+
+    What comes is untrusted. `read` takes all of it. Raises `AgentFailure`.
+    """
+    stream = Incoming("tar_out")
+    connection.start(stream, "tar_out", {"path": remote})
+    stream.widen(READ_AHEAD)
+    source = _Source(asyncio.get_running_loop(), stream)
+    try:
+        value = await _finish_thread(asyncio.ensure_future(asyncio.to_thread(read, cast("BinaryIO", source))), source, stream)
+        while await stream.read():
+            pass
+        return value
+    finally:
+        stream.cancel()
+
+
+async def _finish_thread(work: asyncio.Future[Value], bridge: _Bridge, stream: Stream) -> Value:
     """Waits for the thread. Where it failed because the sandbox ended the operation, the sandbox's reason is the one to tell."""
     try:
         return await asyncio.shield(work)

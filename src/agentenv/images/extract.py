@@ -122,7 +122,7 @@ class Layer:
         path = parent / name
         self._clear_way(path, member)
         if member.isdir():
-            path.mkdir(exist_ok=True)
+            self._make_directory(path)
         elif member.issym():
             if not member.linkname:
                 raise CapabilityError(f"{member.name} is a symbolic link to nothing, which no file system can hold.")
@@ -159,12 +159,18 @@ class Layer:
                 pending = [*(target.parts[1:] if target.is_absolute() else target.parts), *pending]
                 continue
             if not path.is_dir():
-                if os.path.lexists(path):
-                    raise CapabilityError(f"{member} lies below {part}, which is no directory.")
-                path.mkdir(mode=0o755)
+                self._make_parent(path, member)
                 self._made.add(path)
             here = path
         return here
+
+    def _make_parent(self, path: Path, member: str) -> None:
+        if os.path.lexists(path):
+            raise CapabilityError(f"{member} lies below {path.name}, which is no directory.")
+        path.mkdir(mode=0o755)
+
+    def _make_directory(self, path: Path) -> None:
+        path.mkdir(exist_ok=True)
 
     def _clear_way(self, path: Path, member: tarfile.TarInfo) -> None:
         if os.path.lexists(path) and not (member.isdir() and path.is_dir() and not path.is_symlink()):

@@ -1,10 +1,11 @@
-"""Names that stand for an archive image and can come to mean another one: `images/names/<name>.json`."""
+"""Names that stand for an image by content and can come to mean another one: `images/names/<name>.json`, the name quoted as in a URL."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 from agentenv.images.files import write_durably
 
@@ -30,9 +31,14 @@ def set_name(directory: Path, name: str, digest: str, facts: Mapping[str, object
     write_durably(path, {**facts, "digest": digest})
 
 
-def all_names(directory: Path) -> dict[str, str]:
+def all_names(directory: Path) -> dict[str, tuple[str, ...]]:
     """Every name of the store, by the canonical reference that it means."""
-    return {f"sha256:{named(directory, path.stem)}": path.stem for path in sorted((directory / "names").glob("*.json"))}
+    found: dict[str, tuple[str, ...]] = {}
+    for path in sorted((directory / "names").glob("*.json")):
+        name = unquote(path.stem)
+        reference = f"sha256:{named(directory, name)}"
+        found[reference] = (*found.get(reference, ()), name)
+    return found
 
 
 def forget(directory: Path, name: str) -> None:
@@ -41,4 +47,4 @@ def forget(directory: Path, name: str) -> None:
 
 
 def _place(directory: Path, name: str) -> Path:
-    return directory / "names" / f"{name}.json"
+    return directory / "names" / f"{quote(name, safe='')}.json"

@@ -1,27 +1,44 @@
-"""What a training is doing, read from its run's directory: from another process, live or after the fact."""
+"""What a training is doing, read from its run's directory or asked of a server: from another process, live or after the fact."""
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agentenv.errors import NotFound
+from agentenv.errors import CapabilityError, NotFound
+from agentenv.monitoring.lines import LineFollower
 from agentenv.monitoring.run_dir import RunDirectory, RunStatus
 from agentenv.monitoring.runs import find_run
 
+if TYPE_CHECKING:
+    from agentenv.monitoring.server_runs import ServerRun
+
 _RECENT_ROWS = 200
+_LOOK_EVERY = 0.5
 
 
 class TrainingMonitor:
     """Follows one run: `run` is its id or directory, by default the live one started last, else the latest.
 
-    `runs_dir` is where runs are looked for, by default ./runs and every place on this machine where one was started.
+    `runs_dir` is where runs are looked for, by default ./runs and every place on this machine where one was started. With `server` it is
+    a run of the machine on which that server runs; `api_key` (by default AGENTENV_API_KEY) is one of its operator's. Then every method
+    may also raise `Unauthenticated`, `Forbidden` and `InfrastructureError`.
     """
 
-    def __init__(self, run: str | Path | None = None, runs_dir: str | Path | None = None) -> None:
+    def __init__(
+        self,
+        run: str | Path | None = None,
+        runs_dir: str | Path | None = None,
+        *,
+        server: str | None = None,
+        api_key: str | None = None,
+    ) -> None:
         self._wanted = run
         self._runs_dir = runs_dir
+        self._remote = _remote(run, server, api_key) if server is not None else None
 
     @property
     def named(self) -> bool:
@@ -29,7 +46,9 @@ class TrainingMonitor:
         return self._wanted is not None
 
     def find(self) -> RunDirectory:
-        """The run that is followed. Raises `NotFound`."""
+        """The directory of the run that is followed. Raises `NotFound`, `CapabilityError` for one on a server."""
+        if self._remote is not None:
+            raise CapabilityError("a run on a server has no directory here.", remedy="Use `get_metrics`, `history` or `follow`.")
         return find_run(self._wanted, self._runs_dir)
 
     def get_metrics(self) -> dict[str, Any]:
@@ -41,6 +60,8 @@ class TrainingMonitor:
         not known; then the latest value of every other metric. Raises `NotFound` for a run that was named and does not exist.
         """
         try:
+            if self._remote is not None:
+                return self._remote.summary()
             run = self.find()
         except NotFound:
             if self._wanted is not None:
@@ -58,7 +79,7 @@ class TrainingMonitor:
         named and does not exist.
         """
         try:
-            return self.find().prometheus()
+            return self.find().prometheus() if self._remote is None else self._remote.prometheus()
         except NotFound:
             if self._wanted is not None:
                 raise
@@ -66,7 +87,29 @@ class TrainingMonitor:
 
     def history(self) -> list[dict[str, Any]]:
         """All rows of metrics, the oldest first. Raises `NotFound`."""
-        return list(self.find().metrics())
+        return list(self.find().metrics() if self._remote is None else self._remote.rows())
+
+    def follow(self) -> Iterator[dict[str, Any]]:
+        """All rows of metrics, and each further one as it is written, until the training ends. Raises `NotFound`."""
+        return _followed(self.find()) if self._remote is None else self._remote.follow()
+
+
+def _remote(run: str | Path | None, server: str, api_key: str | None) -> ServerRun:
+    from agentenv.monitoring.server_runs import ServerRun  # httpx takes a while to load.
+
+    return ServerRun(None if run is None else str(run), server, api_key)
+
+
+def _followed(run: RunDirectory) -> Iterator[dict[str, Any]]:
+    follower, tick = LineFollower(run.metrics_file), threading.Event()
+    going = True
+    while going:
+        # Asked before the last look, so that nothing is missed which was written in between.
+        going = run.is_live()
+        rows = follower.poll()
+        yield from rows
+        if going and not rows:
+            tick.wait(_LOOK_EVERY)
 
 
 def summarise(run: RunDirectory, status: RunStatus) -> dict[str, Any]:

@@ -70,6 +70,8 @@ class Branching:
         except NotFound as error:
             raise NotFound(f"snapshot {snapshot.label} cannot be used: {error.message}", remedy=error.remedy) from error
         _check_base(snapshot, image)
+        if snapshot.defaults is not None:
+            image = snapshot.defaults.applied_to(image)
         layers = self.layers.use(snapshot.layers)
         try:
             written = self.memories.use((snapshot.id,)) if memory else None

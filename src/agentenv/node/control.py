@@ -17,7 +17,7 @@ import msgspec
 
 import agentenv.errors as errors
 from agentenv.egress.policy import EgressPolicy
-from agentenv.errors import AgentEnvError, InvalidState, ProtocolError
+from agentenv.errors import AgentEnvError, InvalidState, ProtocolError, Stage, StartupTimeout
 from agentenv.isolation.contract import Resources
 from agentenv.node.sandbox import NodeSandbox
 
@@ -38,7 +38,8 @@ class Fault(msgspec.Struct, frozen=True):
 
     type: str
     message: str
-    remedy: str | None
+    remedy: str | None = None
+    fields: dict[str, Any] = {}
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -175,15 +176,19 @@ async def ask(owner: Path, call: str, sandbox: str, **arguments: Any) -> Any:
 
 def describe(error: AgentEnvError) -> Fault:
     """An error as plain data."""
-    return Fault(type(error).__name__, error.message, error.remedy)
+    fields = {name: value for name, value in vars(error).items() if name not in ("message", "remedy")}
+    return Fault(type(error).__name__, error.message, error.remedy, msgspec.to_builtins(fields, enc_hook=str, str_keys=True))
 
 
 def restored(fault: Fault) -> AgentEnvError:
-    """The error that `describe` was given, or its nearest base that needs no more than a message."""
-    kind = getattr(errors, fault.type, AgentEnvError)
-    while "__init__" in vars(kind) and kind is not AgentEnvError:
-        kind = kind.__base__
-    error: AgentEnvError = kind(fault.message, remedy=fault.remedy)
+    """The error that `describe` was given. What was no plain data in its fields is the text of it."""
+    kind: type[AgentEnvError] = getattr(errors, fault.type, AgentEnvError)
+    error = kind.__new__(kind)
+    # Each kind puts its message together from facts of its own; here the message is there already.
+    AgentEnvError.__init__(error, fault.message, remedy=fault.remedy)
+    vars(error).update(fault.fields)
+    if isinstance(error, StartupTimeout):
+        error.timings = msgspec.convert(error.timings, tuple[Stage, ...])
     return error
 
 

@@ -82,6 +82,7 @@ class Keeping:
             disk=DISK in touched,
             resources=sandbox.request.resources,
             env=dict(sandbox.request.env),
+            defaults=parent.defaults if parent else None,
         )
 
     async def _keep_files(self, sandbox: NodeSandbox, staging: Path | None, parent: Snapshot | None) -> tuple[LayersInUse, int]:

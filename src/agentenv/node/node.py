@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -33,12 +33,13 @@ from agentenv.node.owner import Owner, live_records
 from agentenv.node.reconcile import reconcile
 from agentenv.node.records import SandboxRecord, SandboxRequest
 from agentenv.node.sandbox import NodeSandbox
-from agentenv.node.snapshots import Snapshot, SnapshotTree
+from agentenv.node.snapshots import Defaults, Snapshot, SnapshotTree
 from agentenv.node.spares import Spares
 from agentenv.node.starter import Backends, Order, Starter
 from agentenv.node.storage import StorageWatch
 from agentenv.node.surroundings import Surroundings
 from agentenv.node.taking import Taking
+from agentenv.node.templates import SCHEME, Templates, from_template
 from agentenv.node.trash import Trash
 
 
@@ -53,6 +54,7 @@ class Node:
         self.events = events
         self.owner = owner
         self._home = home
+        self.templates = Templates(home.path)
         self._capacity = Capacity.of_this_machine()
         self._trash = Trash(owner, events)
         self._tree = SnapshotTree(home.snapshots)
@@ -113,9 +115,11 @@ class Node:
     async def create(self, request: SandboxRequest) -> NodeSandbox:
         """Starts a sandbox; on any failure nothing of it is left.
 
-        Raises `CapabilityError` for limits that this machine does not have, `NotFound` for an unknown image or snapshot,
+        Raises `CapabilityError` for limits that this machine does not have, `NotFound` for an unknown image, template or snapshot,
         `StartupTimeout`, `StorageFull` and other `InfrastructureError`.
         """
+        if request.image is not None and request.image.startswith(SCHEME) and request.snapshot is None:
+            request = from_template(request, await asyncio.to_thread(self.templates.find, request.image))
         self._capacity.check(request.resources)
         with self._starts():
             if request.snapshot is not None:
@@ -126,6 +130,14 @@ class Node:
     async def snapshots(self) -> list[Snapshot]:
         """Every snapshot in this AGENTENV_HOME, the oldest first, so a parent before its children."""
         return await asyncio.to_thread(self._tree.all)
+
+    async def image(self, reference: str) -> RootFilesystem:
+        """The root file system that an image's reference means, made or pulled first where it has to be. Raises what `create` raises."""
+        return await self._image(reference)
+
+    async def derive_snapshot(self, parent: str, defaults: Defaults, metadata: Mapping[str, str], name: str | None = None) -> Snapshot:
+        """A snapshot with the same files as `parent` and other defaults. Raises `NotFound`, `InvalidState` when the name is taken."""
+        return await asyncio.to_thread(self._tree.derive, parent, defaults, metadata, name)
 
     async def delete_snapshot(self, name_or_id: str) -> None:
         """Deletes a snapshot; layers that live sandboxes use stay until those end.

@@ -11,6 +11,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -18,18 +19,30 @@ import msgspec
 from agentenv.errors import InvalidState, NotFound
 from agentenv.images.files import sync_directory, write_durably
 from agentenv.images.held import Held, wait_for
-from agentenv.isolation.contract import Resources
+from agentenv.isolation.contract import Resources, RootFilesystem
 from agentenv.naming import near
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ID = re.compile(r"sn[a-z2-7]{12}")
 
 
+class Defaults(msgspec.Struct, frozen=True):
+    """What processes get that say nothing of it, in the place of the image's own: environment, user, working directory."""
+
+    env: Mapping[str, str] = {}
+    user: str = "root"
+    cwd: str = "/"
+
+    def applied_to(self, image: RootFilesystem) -> RootFilesystem:
+        """The image with these defaults."""
+        return replace(image, env=self.env, user=self.user, cwd=self.cwd)
+
+
 class Snapshot(msgspec.Struct, frozen=True):
     """One state of a sandbox: `layers` (ids, the topmost first) over `image`. `size` is what it added to the disk, in bytes.
 
     `base` tells what the image was (see `agentenv.images.fingerprint`), `trees` the mount point of each tree that may be in a layer,
-    `parent` the id of the snapshot before it, `created` unix seconds.
+    `parent` the id of the snapshot before it, `created` unix seconds. `defaults` are those of a build, and of what came of it.
 
     With `memory` it also holds the sandbox's processes as they were, in `snapshots/memory/<id>/`, for the `backend` that wrote it down.
     With `disk` the topmost layer is the disk of a virtual machine. `resources` and `env` are what the sandbox had then.
@@ -45,6 +58,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     created: float
     size: int
     metadata: Mapping[str, str] = {}
+    defaults: Defaults | None = None
     memory: bool = False
     backend: str | None = None
     disk: bool = False
@@ -114,6 +128,26 @@ class SnapshotTree:
                 raise InvalidState(f"the parent {snapshot.parent} of snapshot {snapshot.label} was deleted meanwhile.")
             write_durably(self._directory / f"{snapshot.id}.json", msgspec.to_builtins(snapshot))
             self._known[f"{snapshot.id}.json"] = snapshot
+
+    def derive(self, parent: str, defaults: Defaults, metadata: Mapping[str, str], name: str | None) -> Snapshot:
+        """Adds a snapshot with the files of `parent` and other defaults. Raises `NotFound`, `InvalidState` when the name is taken."""
+        if name is not None:
+            check_name(name)
+        above = self.find(parent)
+        snapshot = msgspec.structs.replace(
+            above,
+            id=new_snapshot_id(),
+            name=name,
+            parent=above.id,
+            created=created_now(above),
+            size=0,
+            metadata=dict(metadata),
+            memory=False,
+            backend=None,
+            defaults=defaults,
+        )
+        self.add(snapshot)
+        return snapshot
 
     def delete(self, name_or_id: str) -> Snapshot:
         """Takes a snapshot without children out of the tree and returns it; its layers are the caller's to remove.

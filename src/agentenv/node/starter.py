@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -161,6 +161,9 @@ class Starter:
             order.enter("disk")
             await asyncio.to_thread(clone_disk, origin.disk, directory / "upper" / DISK)
         root = with_identity(origin.image, identity).with_layers(origin.layers.paths)
+        if not capabilities.users:
+            # There is only root in such a sandbox: an image that names another user is of more use as root than not at all.
+            root = replace(root, user="root")
         spec = MachineSpec(
             id=order.id,
             directory=directory,

@@ -16,7 +16,10 @@ from collections.abc import AsyncGenerator, Callable
 from functools import cache
 
 from agentenv.node import Node
+from agentenv.paths import HERE, SERVER_VARIABLE
 from agentenv.sandbox.loop_thread import LoopThread
+from agentenv.sandbox.owners import Owner, open_remote
+from agentenv.sandbox.remote.address import ServerAddress
 
 
 class Runtime:
@@ -26,7 +29,9 @@ class Runtime:
         self._process = os.getpid()
         self._making = threading.Lock()
         self._background: LoopThread | None = None
-        self._nodes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopNode] = weakref.WeakKeyDictionary()
+        self._nodes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[ServerAddress | None, _LoopNode]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     @property
     def background(self) -> LoopThread:
@@ -37,18 +42,18 @@ class Runtime:
                 _at_exit(self.close)
             return self._background
 
-    async def node(self) -> Node:
-        """The node of the running loop."""
-        loop = asyncio.get_running_loop()
-        holder = self._nodes.get(loop)
-        if holder is None:
-            holder = self._nodes[loop] = _LoopNode()
-        return await holder.get()
+    async def node(self, server: ServerAddress | None = None) -> Owner:
+        """The node of the running loop: this machine's, or that of a server."""
+        nodes = self._nodes.setdefault(asyncio.get_running_loop(), {})
+        if server not in nodes:
+            nodes[server] = _LoopNode(server)
+        return await nodes[server].get()
 
     def forget(self) -> None:
         """In a forked child: lets go of what belongs to the parent."""
-        for holder in self._nodes.values():
-            holder.forget()
+        for nodes in self._nodes.values():
+            for holder in nodes.values():
+                holder.forget()
 
     def close(self) -> None:
         """Ends the loop in the background, with its node and sandboxes. Idempotent; nothing happens in a forked child."""
@@ -65,17 +70,18 @@ class _LoopNode:
     `asyncio.run` calls).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, server: ServerAddress | None) -> None:
+        self._server = server
         self._opening = asyncio.Lock()
-        self._holder: AsyncGenerator[Node, None] | None = None
-        self._node: Node | None = None
+        self._holder: AsyncGenerator[Owner, None] | None = None
+        self._node: Owner | None = None
 
-    async def get(self) -> Node:
+    async def get(self) -> Owner:
         """Opens the node on the first call."""
         if self._node is None:
             async with self._opening:
                 if self._node is None:
-                    holder = _open_until_closed()
+                    holder = _open_until_closed(self._server)
                     self._node = await anext(holder)
                     self._holder = holder
         return self._node
@@ -87,9 +93,12 @@ class _LoopNode:
                 self._holder.aclose().__await__().__next__()
 
 
-async def _open_until_closed() -> AsyncGenerator[Node, None]:
+_LoopNodes = dict[ServerAddress | None, _LoopNode]
+
+
+async def _open_until_closed(server: ServerAddress | None) -> AsyncGenerator[Owner, None]:
     process = os.getpid()
-    node = await Node.open()
+    node = await Node.open() if server is None else open_remote(server)
     try:
         yield node
     finally:
@@ -122,6 +131,12 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-async def default_node() -> Node:
-    """The node of this process for the running event loop, opened on first use."""
-    return await runtime().node()
+async def default_node(server: str | None = None, api_key: str | None = None) -> Owner:
+    """The node of this process for the running event loop, opened on first use; or that of a server, by default AGENTENV_SERVER's.
+
+    `server` may be `HERE` ("local"), which is this machine whatever the variable says.
+
+    Raises `ConfigError` for an address that is none, `Unauthenticated` without a key.
+    """
+    remote = server or os.environ.get(SERVER_VARIABLE)
+    return await runtime().node(ServerAddress.find(remote, api_key) if remote and remote != HERE else None)

@@ -14,18 +14,20 @@ from agentenv.errors import AgentEnvError, InfrastructureError, InvalidState, St
 from agentenv.guest import dial as dial_agent
 from agentenv.guest.errors import AgentFailure
 from agentenv.isolation.contract import Capabilities, Resources, Timeouts, Usage
-from agentenv.node import NetworkRequest, Node, SandboxRequest
+from agentenv.node import NetworkRequest, SandboxRequest
 from agentenv.node.snapshots import Snapshot
-from agentenv.sandbox.attached import attach
+from agentenv.node.templates import SCHEME
 from agentenv.sandbox.commands import AsyncCommands
 from agentenv.sandbox.files import AsyncFiles
 from agentenv.sandbox.host import Host
 from agentenv.sandbox.link import Link
+from agentenv.sandbox.owners import Owner, host_of, infos, startup_of
 from agentenv.sandbox.process_table import ProcessTable
 from agentenv.sandbox.pty import AsyncPty
 from agentenv.sandbox.results import SandboxInfo, Transfer
 from agentenv.sandbox.runtime import default_node
 from agentenv.sandbox.shell import AsyncShell
+from agentenv.sandbox.startup import fitting, run_startup
 from agentenv.sandbox.wishes import egress_policy, network_request, resources_of
 
 
@@ -36,7 +38,7 @@ class AsyncSandbox:
     `SandboxDied` (or the limit that explains it) once it is dead, and `InvalidState` once it was ended on purpose.
     """
 
-    def __init__(self, host: Host, node: Node) -> None:
+    def __init__(self, host: Host, node: Owner) -> None:
         self._host = host
         self._node = node
         self._link = Link(host)
@@ -59,18 +61,22 @@ class AsyncSandbox:
         timeout: float | None = None,
         metadata: Mapping[str, str] | None = None,
         timeouts: Timeouts | None = None,
-        node: Node | None = None,
+        server: str | None = None,
+        api_key: str | None = None,
+        node: Owner | None = None,
     ) -> AsyncSandbox:
         """Starts a sandbox and returns when its agent answers.
 
-        `image`: `host` (this machine's programs), `debian`, `dir:PATH` or `tar:PATH`; None is the backend's own: `debian` for a virtual
-        machine, else `host`. With `snapshot` (its name, id, or itself) it is the snapshot's.
+        `image`: `host` (this machine's programs), `debian`, `REGISTRY/NAME:TAG`, `template:NAME`, `dir:PATH`, … (docs/images.md); None is
+        the backend's own: `debian` for a virtual machine, else `host`. With `snapshot` (its name, id, or itself) it is the snapshot's. A
+        template's start command runs, and is ready, when this returns.
         `memory`: whether the snapshot's processes go on; None is "where it holds them", False starts from its files only.
         `isolation`: a backend's name, or `auto` for the strongest usable. `resources`: limits, as `Resources` or a mapping such as
         `{"cpu": 2, "memory": "4GB"}`. `network`: False (loopback only), True, or a mapping as in a configuration (docs/network.md):
         `{"enabled": True, "ports": [8080], "allow_internet_access": False, "allow": ["pypi.org", "10.1.2.3:5432"]}`.
         `env` is every process's. `timeout`: the sandbox's lifetime in seconds (None: no end but this process's). `timeouts`: for its start
-        and end. `node`: the owner; by default this process's own.
+        and end. `server` and `api_key`: where it is made, by default what AGENTENV_SERVER and AGENTENV_API_KEY say, else this machine.
+        `node`: the owner; by default this process's own.
 
         Raises `StartupTimeout`, `BackendUnavailable`, `NotFound`, `CapabilityError`, `ConfigError` and other `AgentEnvError`.
         """
@@ -86,24 +92,29 @@ class AsyncSandbox:
             lifetime=timeout,
             timeouts=timeouts or Timeouts(),
         )
-        owner = node or await default_node()
-        return cls(await owner.create(request), owner)
+        owner = node or await default_node(server, api_key)
+        sandbox = cls(await owner.create(request), owner)
+        if image is not None and image.startswith(SCHEME) and snapshot is None:
+            await sandbox._start_template(image)
+        return sandbox
 
     @classmethod
-    async def connect(cls, sandbox_id: str, *, node: Node | None = None) -> AsyncSandbox:
+    async def connect(
+        cls, sandbox_id: str, *, server: str | None = None, api_key: str | None = None, node: Owner | None = None
+    ) -> AsyncSandbox:
         """A handle on a sandbox that there is already, also one of another process of this user. Raises `NotFound`.
 
         What changes the machine itself (pause, resize, snapshot, fork, …) is done by the process that owns it, which is asked; the children
         of a fork belong to that process too. One that is paused to the disk and whose process has ended becomes this process's.
+        `server` and `api_key` are those of `create`.
         """
-        owner = node or await default_node()
-        return cls(await attach(owner, sandbox_id), owner)
+        owner = node or await default_node(server, api_key)
+        return cls(await host_of(owner, sandbox_id), owner)
 
     @classmethod
-    async def list(cls, *, node: Node | None = None) -> list[SandboxInfo]:
-        """Every sandbox of this AGENTENV_HOME that lives or is paused to the disk, the oldest first."""
-        owner = node or await default_node()
-        return [SandboxInfo.of(record) for record in await asyncio.to_thread(owner.list)]
+    async def list(cls, *, server: str | None = None, api_key: str | None = None, node: Owner | None = None) -> list[SandboxInfo]:
+        """Every sandbox of this AGENTENV_HOME, or of the key's tenant on a server, living or paused to the disk, the oldest first."""
+        return await infos(node or await default_node(server, api_key))
 
     @property
     def id(self) -> str:
@@ -262,10 +273,9 @@ class AsyncSandbox:
     async def get_info(self) -> SandboxInfo:
         """What its owner's journal tells of it. Raises `SandboxDied` or `InvalidState` once it is gone."""
         self._host.require_alive()
-        records = await asyncio.to_thread(self._node.list)
-        for record in records:
-            if record.id == self.id:
-                return SandboxInfo.of(record)
+        for info in await infos(self._node):
+            if info.id == self.id:
+                return info
         raise InvalidState(f"sandbox {self.id} is gone.", remedy="Create another one.")
 
     async def kill(self) -> bool:
@@ -274,6 +284,15 @@ class AsyncSandbox:
         await self._host.kill()
         self._link.disconnect(InvalidState(f"sandbox {self.id} was ended while this ran in it."))
         return alive
+
+    async def _start_template(self, reference: str) -> None:
+        """Runs what the template's sandboxes run; where that fails, the sandbox ends."""
+        try:
+            startup = await startup_of(self._node, reference, self._host.request.snapshot)
+            await run_startup(self._commands, fitting(startup, users=self.capabilities.users))
+        except BaseException:
+            await self.kill()
+            raise
 
     async def __aenter__(self) -> AsyncSandbox:
         return self
@@ -284,3 +303,8 @@ class AsyncSandbox:
 
 Forked = list[AsyncSandbox | AgentEnvError]
 """What a fork gives: for each child its handle, or why it did not start."""
+
+
+def link_of(sandbox: AsyncSandbox) -> Link:
+    """The connection behind a handle, for code that speaks to the agent itself; valid in the loop that the handle lives in."""
+    return sandbox._link

@@ -494,17 +494,20 @@ class Sandbox:
         timeout: float | None = None,
         metadata: Mapping[str, str] | None = None,
         timeouts: Timeouts | None = None,
+        server: str | None = None,
+        api_key: str | None = None,
     ) -> Sandbox:
         """Starts a sandbox and returns when its agent answers.
 
-        `image`: `host` (this machine's programs), `debian`, `dir:PATH` or `tar:PATH`; None is the backend's own: `debian` for a virtual
-        machine, else `host`. With `snapshot` (its name, id, or itself) it is the snapshot's.
+        `image`: `host` (this machine's programs), `debian`, `REGISTRY/NAME:TAG`, `template:NAME`, `dir:PATH`, … (docs/images.md); None is
+        the backend's own: `debian` for a virtual machine, else `host`. With `snapshot` (its name, id, or itself) it is the snapshot's. A
+        template's start command runs, and is ready, when this returns.
         `memory`: whether the snapshot's processes go on; None is "where it holds them", False starts from its files only.
         `isolation`: a backend's name, or `auto` for the strongest usable. `resources`: limits, as `Resources` or a mapping such as
         `{"cpu": 2, "memory": "4GB"}`. `network`: False (loopback only), True, or a mapping as in a configuration (docs/network.md):
         `{"enabled": True, "ports": [8080], "allow_internet_access": False, "allow": ["pypi.org", "10.1.2.3:5432"]}`.
         `env` is every process's. `timeout`: the sandbox's lifetime in seconds (None: no end but this process's). `timeouts`: for its start
-        and end.
+        and end. `server` and `api_key`: where it is made, by default what AGENTENV_SERVER and AGENTENV_API_KEY say, else this machine.
 
         Raises `StartupTimeout`, `BackendUnavailable`, `NotFound`, `CapabilityError`, `ConfigError` and other `AgentEnvError`.
         """
@@ -524,6 +527,8 @@ class Sandbox:
                         timeout=timeout,
                         metadata=metadata,
                         timeouts=timeouts,
+                        server=server,
+                        api_key=api_key,
                     )
                 ),
                 loop,
@@ -531,20 +536,21 @@ class Sandbox:
         )
 
     @classmethod
-    def connect(cls, sandbox_id: str) -> Sandbox:
+    def connect(cls, sandbox_id: str, *, server: str | None = None, api_key: str | None = None) -> Sandbox:
         """A handle on a sandbox that there is already, also one of another process of this user. Raises `NotFound`.
 
         What changes the machine itself (pause, resize, snapshot, fork, …) is done by the process that owns it, which is asked; the children
         of a fork belong to that process too. One that is paused to the disk and whose process has ended becomes this process's.
+        `server` and `api_key` are those of `create`.
         """
         loop = runtime().background
-        return cast("Sandbox", _lift(loop.run(AsyncSandbox.connect(sandbox_id)), loop))
+        return cast("Sandbox", _lift(loop.run(AsyncSandbox.connect(sandbox_id, server=server, api_key=api_key)), loop))
 
     @classmethod
-    def list(cls) -> list[SandboxInfo]:
-        """Every sandbox of this AGENTENV_HOME that lives or is paused to the disk, the oldest first."""
+    def list(cls, *, server: str | None = None, api_key: str | None = None) -> list[SandboxInfo]:
+        """Every sandbox of this AGENTENV_HOME, or of the key's tenant on a server, living or paused to the disk, the oldest first."""
         loop = runtime().background
-        return loop.run(AsyncSandbox.list())
+        return loop.run(AsyncSandbox.list(server=server, api_key=api_key))
 
     @property
     def id(self) -> str:

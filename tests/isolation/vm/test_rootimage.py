@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from agentenv.errors import CapabilityError, InfrastructureError
 from agentenv.isolation.contract import RootFilesystem, Tree
+from agentenv.isolation.overlay import make_whiteout
 from agentenv.isolation.vm import clone_disk, root_image
 from agentenv.isolation.vm.disk import empty_disk, find_tool
 
@@ -51,8 +54,23 @@ def test_the_machines_own_directories_are_refused(tree: Path, tmp_path: Path) ->
     host = RootFilesystem((Tree("/", "@", (tree,)), Tree("/usr", "usr", (Path("/usr"),))), "host")
     with pytest.raises(CapabilityError, match=r"'host' cannot be started in a virtual machine.*debian"):
         root_image(host, tmp_path / "roots")
-    with pytest.raises(CapabilityError, match="holds directories"):
-        root_image(plain(tree, tree), tmp_path / "roots")
+
+
+@pytest.mark.skipif(find_tool("mkfs.erofs") is None, reason="no erofs-utils")
+def test_layers_become_one_image(tree: Path, tmp_path: Path) -> None:
+    layer = tmp_path / "layers/one/@"
+    (layer / "bin").mkdir(parents=True)
+    (layer / "bin/new").write_text("new")
+    make_whiteout(layer / "bin/sh")
+    image = root_image(plain(layer, tree), tmp_path / "roots").path
+    assert image.suffix == ".erofs"
+    listed = subprocess.run(["dump.erofs", "--path=/bin", "--ls", str(image)], capture_output=True, text=True, check=True).stdout
+    assert re.findall(r"\b(new|sh)\b", listed) == ["new"]
+    assert (tree / "bin/sh").stat().st_nlink == 1, "what may change is copied"
+    assert [path.name for path in (tmp_path / "roots").iterdir()] == [image.name]
+    assert root_image(plain(layer, tree), tmp_path / "roots").path == image
+    (tree / "bin/other").write_text("other")
+    assert root_image(plain(layer, tree), tmp_path / "roots").path != image
 
 
 @needs_erofs

@@ -1,0 +1,62 @@
+"""What this machine lets a sandbox have: the backend that will be used, what it can limit, and the image of the template `base`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass, replace
+
+from agentenv.errors import BackendUnavailable
+from agentenv.isolation.contract import Capabilities, Probe, Resources
+from agentenv.isolation.registry import STRONGEST_FIRST, probe_all
+from agentenv.monitoring.logs import logger
+from agentenv.server.settings import SandboxSettings
+
+_log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """The backend `backend` with what it can do here; `defaults` are the limits of a sandbox that nobody set others for."""
+
+    backend: str
+    capabilities: Capabilities
+    image: str
+    defaults: Resources
+    internet: bool
+
+    def limits(self, *wishes: Resources) -> Resources:
+        """The first limit that one of the `wishes` sets, or the default."""
+        merged = {}
+        for name in ("cpu", "memory", "storage", "pids"):
+            merged[name] = next((value for wish in wishes if (value := getattr(wish, name)) is not None), getattr(self.defaults, name))
+        return Resources(**merged)
+
+
+async def survey(settings: SandboxSettings) -> Ground:
+    """Looks what there is. Raises `BackendUnavailable` where no sandbox can be made."""
+    probe = _chosen(await asyncio.to_thread(probe_all), settings.isolation)
+    can = probe.capabilities
+    wanted = settings.resources
+    defaults = Resources(cpu=min(wanted.cpu, os.cpu_count() or 1), memory=wanted.memory, storage=wanted.storage, pids=wanted.pids)
+    for name, possible in (("cpu", can.cpu_limit), ("memory", can.memory_limit), ("pids", can.process_limit)):
+        if not possible:
+            _log.warning("server.no_limit", limit=name, backend=probe.backend, reason="this machine cannot enforce it")
+            defaults = replace(defaults, **{name: None})
+    if settings.internet and not can.network:
+        _log.warning("server.no_network", backend=probe.backend, reason="this machine can give sandboxes no network of their own")
+    image = settings.image or ("debian" if can.disk_image else "host")
+    return Ground(probe.backend, can, image, defaults, settings.internet and can.network)
+
+
+def _chosen(probes: list[Probe], isolation: str) -> Probe:
+    usable = {probe.backend: probe for probe in probes if probe.usable}
+    names = STRONGEST_FIRST if isolation == "auto" else (isolation,)
+    for name in names:
+        if name in usable:
+            return usable[name]
+    reasons = " ".join(f"{probe.backend}: {probe.reason}" for probe in probes if probe.backend in names and not probe.usable)
+    raise BackendUnavailable(
+        f"no sandbox can be made here with isolation {isolation!r}. {reasons}".rstrip(),
+        remedy="Run `agentenv doctor` for the whole report.",
+    )

@@ -1,0 +1,301 @@
+"""The server is killed at every stage of what it does to sandboxes: what was promised is there for the next one, and nothing half made."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.conditions import more_in_soak, needs_namespaces
+
+pytestmark = [needs_namespaces, pytest.mark.timeout(600)]
+
+KEY = "a-key-of-the-crash-tests"
+CRASHING = Path(__file__).with_name("crashing.py")
+ENVD_PORT = "49983"
+
+REGISTER = "agentenv.server.fleet.register:Register"
+BIRTHS = "agentenv.server.fleet.births:Births"
+MACHINE = "agentenv.node.sandbox:NodeSandbox"
+CATALOGUE = "agentenv.server.catalogue.catalogue:Catalogue"
+STORED = "agentenv.server.fleet.stored:Stored"
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server as a process of its own, over HTTP."""
+
+    process: subprocess.Popen[str]
+    http: httpx.Client
+
+    def create(self, **fields: object) -> str:
+        answer = self.http.post("/v2/sandboxes", json={"templateID": "base", **fields})
+        answer.raise_for_status()
+        return str(answer.json()["sandboxID"])
+
+    def connect(self, sandbox: str) -> None:
+        self.http.post(f"/v2/sandboxes/{sandbox}/connect", json={}).raise_for_status()
+
+    def pause(self, sandbox: str, *, memory: bool = True) -> None:
+        self.http.post(f"/sandboxes/{sandbox}/pause", json={"memory": memory}).raise_for_status()
+
+    def states(self) -> dict[str, str]:
+        return {one["sandboxID"]: one["state"] for one in self.http.get("/v2/sandboxes").raise_for_status().json()}
+
+    def snapshots(self) -> list[str]:
+        return [one["snapshotID"] for one in self.http.get("/snapshots").raise_for_status().json()]
+
+    def write(self, sandbox: str, content: str) -> None:
+        """Writes a file, as E2B's clients do."""
+        self.http.post("/files", headers=self._inside(sandbox), params=FILE, files={"file": ("f", content)}).raise_for_status()
+
+    def read(self, sandbox: str) -> str:
+        return self.http.get("/files", headers=self._inside(sandbox), params=FILE).raise_for_status().text
+
+    def _inside(self, sandbox: str) -> dict[str, str]:
+        token = self.http.get(f"/sandboxes/{sandbox}").raise_for_status().json()["envdAccessToken"]
+        return {"e2b-sandbox-id": sandbox, "e2b-sandbox-port": ENVD_PORT, "X-Access-Token": token}
+
+
+FILE = {"path": "/root/file", "username": "root"}
+
+
+@contextmanager
+def serving(home: Path, *crash: object) -> Iterator[Server]:
+    """A server in `home`, with a point of death if one is named; killed at the end of the block."""
+    words = [CRASHING, *crash] if crash else ["-m", "agentenv.cli.main", "serve", "--port", "0", "--json"]
+    process = subprocess.Popen(
+        [sys.executable, *map(str, words)],
+        env={**os.environ, "AGENTENV_HOME": str(home), "AGENTENV_API_KEY": KEY},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        url = json.loads(process.stdout.readline())["url"]
+        with httpx.Client(base_url=url, headers={"X-API-Key": KEY}, timeout=60) as http:
+            yield Server(process, http)
+    finally:
+        process.kill()
+        process.wait(60)
+        process.stdout.close()
+
+
+def machines(home: Path) -> list[str]:
+    """The directories of machines, of whichever owner."""
+    return [path.name for owner in (home / "owners").iterdir() for path in owner.glob("sb*")]
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where the server dies while it does `operation` to a sandbox, and what may have become of that sandbox."""
+
+    operation: str
+    target: str
+    when: str
+    nth: int
+    allowed: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.operation}-{self.when}-{self.target.rpartition('.')[2]}-{self.nth}"
+
+
+GONE, PAUSED = ("gone",), ("paused",)
+EITHER = (*GONE, *PAUSED)
+POINTS = [
+    Point("create", f"{REGISTER}.plan", "before", 1, GONE),
+    Point("create", f"{REGISTER}.plan", "after", 1, GONE),
+    Point("create", f"{BIRTHS}.from_build", "after", 1, GONE),
+    Point("create", "agentenv.server.fleet.creating:Creating.create", "after", 1, GONE),
+    Point("pause", f"{REGISTER}.note", "before", 1, GONE),
+    Point("pause", f"{REGISTER}.note", "after", 1, GONE),
+    Point("pause", f"{MACHINE}.pause", "after", 1, GONE),
+    Point("pause", f"{MACHINE}.snapshot", "after", 1, PAUSED),
+    Point("pause", f"{REGISTER}.note", "before", 2, PAUSED),
+    Point("pause", f"{REGISTER}.note", "after", 2, PAUSED),
+    Point("pause without memory", f"{MACHINE}.kill", "after", 1, PAUSED),
+    Point("resume", f"{REGISTER}.note", "before", 1, PAUSED),
+    Point("resume", f"{REGISTER}.note", "after", 1, PAUSED),
+    Point("resume", f"{MACHINE}.resume", "after", 1, PAUSED),
+    Point("resume", f"{REGISTER}.note", "before", 2, PAUSED),
+    Point("resume", f"{REGISTER}.note", "after", 2, GONE),
+    Point("resume", f"{STORED}.discard", "after", 1, GONE),
+    Point("resume from disk", f"{BIRTHS}.from_snapshot", "before", 1, PAUSED),
+    Point("resume from disk", f"{BIRTHS}.from_snapshot", "after", 1, PAUSED),
+    Point("fork", f"{REGISTER}.plan", "after", 1, GONE),
+    Point("fork", f"{MACHINE}.fork", "after", 1, GONE),
+    Point("fork", "agentenv.server.fleet.branches:Branches.fork", "after", 1, GONE),
+    Point("snapshot", f"{MACHINE}.snapshot", "after", 1, GONE),
+    Point("snapshot", f"{CATALOGUE}.create", "after", 1, GONE),
+    Point("snapshot", f"{CATALOGUE}.add_build", "after", 1, GONE),
+    Point("kill paused", f"{REGISTER}.end", "before", 1, PAUSED),
+    Point("kill paused", f"{REGISTER}.end", "after", 1, GONE),
+]
+IN_SHORT = {"pause-after-snapshot-1"}
+
+
+def act(server: Server, operation: str, sandbox: str) -> None:
+    """Asks for what the server dies of."""
+    path = f"/sandboxes/{sandbox}"
+    requests = {
+        "create": ("POST", "/v2/sandboxes", {"templateID": "base"}),
+        "pause": ("POST", f"{path}/pause", {}),
+        "pause without memory": ("POST", f"{path}/pause", {"memory": False}),
+        "resume": ("POST", f"/v2{path}/connect", {}),
+        "resume from disk": ("POST", f"/v2{path}/connect", {}),
+        "fork": ("POST", f"{path}/fork", {"count": 2}),
+        "snapshot": ("POST", f"{path}/snapshots", {"name": "half"}),
+        "kill paused": ("DELETE", path, None),
+    }
+    method, url, body = requests[operation]
+    with pytest.raises(httpx.TransportError):
+        server.http.request(method, url, json=body)
+    assert server.process.wait(60) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    "point", more_in_soak([one for one in POINTS if str(one) in IN_SHORT], [one for one in POINTS if str(one) not in IN_SHORT]), ids=str
+)
+def test_killed_at_any_stage_nothing_is_lost_and_nothing_left(server_home: Path, tmp_path: Path, point: Point) -> None:
+    home, armed = server_home.parent / "crash", tmp_path / "armed"
+    with serving(home, point.target, point.when, point.nth, armed) as first:
+        bystander, victim = first.create(), first.create()
+        for sandbox in (bystander, victim):
+            first.write(sandbox, f"of {sandbox}")
+        kept = first.http.post(f"/sandboxes/{victim}/snapshots", json={"name": "kept"}).raise_for_status().json()["snapshotID"]
+        first.pause(bystander)
+        if point.operation in ("resume", "resume from disk", "kill paused"):
+            first.pause(victim, memory=point.operation != "resume from disk")
+        armed.touch()
+        act(first, point.operation, victim)
+    with serving(home) as second:
+        states = second.states()
+        assert states.pop(bystander) == "paused"
+        assert states.pop(victim, "gone") in point.allowed
+        assert states == {}
+        whole = point.operation == "snapshot" and point.target.endswith("add_build")
+        assert set(second.snapshots()) == ({kept, "half:default"} if whole else {kept})
+        assert machines(home) == []
+        for sandbox in (bystander, victim) if point.allowed == PAUSED else (bystander,):
+            second.connect(sandbox)
+            assert second.read(sandbox) == f"of {sandbox}"
+        for snapshot in second.snapshots():
+            again = second.create(templateID=snapshot)
+            assert second.read(again) == f"of {victim}"
+            assert again not in (bystander, victim)
+        for sandbox in second.states():
+            assert second.http.delete(f"/sandboxes/{sandbox}").status_code == 204
+        for snapshot in second.snapshots():
+            second.http.delete(f"/snapshots/{snapshot}").raise_for_status()
+        second.http.post("/admin/gc").raise_for_status()
+        assert list((home / "snapshots" / "tree").glob("*.json")) == []
+        assert list((home / "snapshots" / "layers").glob("[ald]*")) == []
+        assert len(list((home / "owners").iterdir())) == 1
+
+
+@dataclass
+class Promises:
+    """What a client was told, sandbox by sandbox. While a request is under way, nothing is promised of its sandbox."""
+
+    paused: dict[str, str] = field(default_factory=dict)
+    ended: set[str] = field(default_factory=set)
+    seen: set[str] = field(default_factory=set)
+    snapshots: dict[str, str] = field(default_factory=dict)
+
+
+def live(server: Server, chance: random.Random, name: str, promises: Promises, stop: threading.Event) -> None:
+    """A client that does this and that to sandboxes of its own until the server is gone."""
+    mine: list[str] = []
+    try:
+        while not stop.is_set():
+            if len(mine) < 3:
+                sandbox = server.create(timeout=600)
+                promises.seen.add(sandbox)
+                mine.append(sandbox)
+                continue
+            sandbox = chance.choice(mine)
+            content = f"{name} {chance.random()}"
+            match chance.choice(["pause", "pause", "fork", "snapshot", "kill"]):
+                case "pause":
+                    server.write(sandbox, content)
+                    server.pause(sandbox, memory=chance.random() < 0.7)
+                    promises.paused[sandbox] = content
+                    if chance.random() < 0.6:
+                        del promises.paused[sandbox]
+                        server.connect(sandbox)
+                    else:
+                        mine.remove(sandbox)
+                case "fork":
+                    born = server.http.post(f"/sandboxes/{sandbox}/fork", json={"count": 2, "timeout": 600}).raise_for_status().json()
+                    promises.seen.update(one["sandbox"]["sandboxID"] for one in born)
+                case "snapshot":
+                    server.write(sandbox, content)
+                    kept = server.http.post(f"/sandboxes/{sandbox}/snapshots", json={}).raise_for_status().json()
+                    promises.snapshots[kept["snapshotID"]] = content
+                case "kill":
+                    mine.remove(sandbox)
+                    server.http.delete(f"/sandboxes/{sandbox}").raise_for_status()
+                    promises.ended.add(sandbox)
+    except httpx.TransportError:
+        return
+
+
+def check(server: Server, promises: Sequence[Promises]) -> None:
+    """Holds what the server has against what was promised."""
+    states = server.states()
+    everyone = {sandbox for one in promises for sandbox in one.seen}
+    assert set(states.values()) <= {"paused"}
+    assert set(states) <= everyone
+    for one in promises:
+        assert not one.ended & set(states)
+        for sandbox, content in one.paused.items():
+            assert states.get(sandbox) == "paused", f"{sandbox} was promised to be paused"
+            server.connect(sandbox)
+            assert server.read(sandbox) == content
+            server.pause(sandbox)
+        kept = set(server.snapshots())
+        for snapshot, content in one.snapshots.items():
+            assert snapshot in kept
+            started = server.create(templateID=snapshot)
+            assert started not in everyone
+            assert server.read(started) == content
+            server.http.delete(f"/sandboxes/{started}").raise_for_status()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(12))
+def test_killed_at_any_moment_while_clients_work_it_keeps_its_promises(server_home: Path, seed: int) -> None:
+    home, chance = server_home.parent / f"crash-{seed % 2}", random.Random(seed)
+    promises = [Promises() for _ in range(3)]
+    with serving(home) as first:
+        stop = threading.Event()
+        threads = [
+            threading.Thread(target=live, args=(first, random.Random(seed * 10 + number), f"client {number}", one, stop))
+            for number, one in enumerate(promises)
+        ]
+        for thread in threads:
+            thread.start()
+        killer = threading.Timer(2 + 6 * chance.random(), first.process.kill)
+        killer.start()
+        for thread in threads:
+            thread.join(120)
+            assert not thread.is_alive()
+    with serving(home) as second:
+        check(second, promises)
+        for sandbox in second.states():
+            second.http.delete(f"/sandboxes/{sandbox}").raise_for_status()
+        for snapshot in second.snapshots():
+            second.http.delete(f"/snapshots/{snapshot}").raise_for_status()
+        second.http.post("/admin/gc").raise_for_status()
+        assert list((home / "snapshots" / "tree").glob("*.json")) == []
+        assert len(list((home / "owners").iterdir())) == 1
