@@ -53,6 +53,7 @@ def test_the_first_block_clones_and_names_targets_that_exist(folder: Path) -> No
 
 
 @needs_namespaces
+@pytest.mark.timeout(600)  # a minute of two cores, which other work may share
 def test_training_from_one_file(folder: Path) -> None:
     printed = run(SHELL[1], folder)
     assert "Done: PPO on basic_rl_env" in printed
