@@ -12,7 +12,7 @@ from tests.node.memory_doubles import RememberingBackend, machine
 from agentenv.errors import CapabilityError, NotFound
 from agentenv.images import ImageStore
 from agentenv.images.names import set_name
-from agentenv.isolation.vm.rootimage import plain_tree
+from agentenv.isolation.vm.rootimage import plain_layers
 from agentenv.node import Node, SandboxRequest
 
 
@@ -70,7 +70,7 @@ async def test_a_debian_that_was_not_built_is_an_error_that_says_how_to(memory_n
 async def test_host_by_name_on_a_backend_of_disks_is_an_error_that_names_debian(home: Path) -> None:
     store = ImageStore(home)
     with pytest.raises(CapabilityError, match="'host' cannot be started in a virtual machine") as caught:
-        plain_tree(store.resolve("host"))
+        plain_layers(store.resolve("host"))
     assert "`debian`" in (caught.value.remedy or "")
     store.close()
 
