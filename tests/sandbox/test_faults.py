@@ -102,11 +102,11 @@ async def test_a_refused_fork_in_a_command(local: AsyncSandbox, host: LocalHost)
 
 async def test_a_fork_bomb_is_named_and_stopped_though_its_command_ends_well(local: AsyncSandbox, host: LocalHost) -> None:
     host.machine.refusals = 3
-    left_behind = "sleep 1000 & echo $! >&2; echo 'bash: fork: retry: Resource temporarily unavailable' >&2"
+    left_behind = "sleep 7531.9 & echo $! >&2; echo 'bash: fork: retry: Resource temporarily unavailable' >&2"
     with pytest.raises(ProcessLimit):
         await local.commands.run(left_behind)
-    assert all("1000" not in process.args for process in await local.commands.list())
-    assert (await local.commands.run("pgrep -f '^sleep 1000$'")).exit_code == 1
+    assert all("7531.9" not in process.args for process in await local.commands.list())
+    assert (await local.commands.run("pgrep -f '^sleep 7531.9$'")).exit_code == 1
 
 
 async def test_a_shell_that_goes_on_after_a_child_was_ended(local: AsyncSandbox, host: LocalHost) -> None:
