@@ -111,3 +111,29 @@ def test_a_directory_may_have_a_long_name(tmp_path: Path) -> None:
     for listener in listen(long):
         listener.close()
     assert port_path(long, MOST_PORTS).exists()
+
+
+async def test_it_settles_when_a_port_that_was_left_is_free_again(tmp_path: Path) -> None:
+    ports = Ports(tmp_path, 1, free=[1])
+    ports.changed(1, is_open=False)
+    waiting = asyncio.create_task(ports.settle())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    ports.changed(1, is_open=True)
+    await waiting
+    assert ports.free == (1,)
+
+
+async def test_it_plugs_a_port_for_a_copy_when_all_are_in_use(tmp_path: Path, sockets: list[socket.socket]) -> None:
+    ports = Ports(tmp_path, 1, free=[1])
+    plugged: list[int] = []
+
+    async def plug(number: int) -> None:
+        plugged.append(number)
+        ports.changed(number, is_open=True)
+
+    with ports.take(last=True):
+        ports.serve(plug)
+        await ports.settle()
+    assert sockets
+    assert (plugged, ports.free) == ([2], (2,))

@@ -84,9 +84,10 @@ class QemuMachine:
             raise SandboxDied(self.id, f"its agent cannot be reached ({error})", evidence=self._evidence()) from error
 
     async def pause(self) -> None:
-        """Stops the machine's processors."""
+        """Stops the machine's processors, once a copy of it would have a port to be reached over."""
         self._check()
         if not self._paused:
+            await self._vmm.ports.settle()
             await self._vmm.qmp.stop()
             self._paused = True
 

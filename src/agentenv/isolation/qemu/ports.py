@@ -35,6 +35,7 @@ class Ports:
         self._plug: Callable[[int], Coroutine[Any, Any, None]] | None = None
         self._plugging: set[asyncio.Task[None]] = set()
         self._ready = asyncio.Event()
+        self._freed = asyncio.Event()
         self._plugged = plugged
         self._free = set(free)
         self._left = set() if free else set(range(1, plugged + 1))  # by the guest, which will open them again
@@ -74,7 +75,21 @@ class Ports:
                 self._left.remove(number)
                 self._free.add(number)
                 self._changed.notify_all()
+                self._freed.set()
                 self._ready.set()
+
+    async def settle(self) -> None:
+        """Returns when no port is being plugged in and one is free, as a copy of the machine needs it; or when that takes too long.
+
+        A guest that still runs needs a moment to notice that a port was left.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                while not self.free and self._may_free():
+                    self._freed.clear()
+                    await self._freed.wait()
+                while self._plugging:
+                    await asyncio.wait(self._plugging)
 
     def take(self, *, last: bool = False) -> socket.socket:
         """A connection to the agent. With `last` it may be over the last free port.
@@ -101,8 +116,18 @@ class Ports:
             self._closed = True
             self._free.clear()
             self._changed.notify_all()
+        self._freed.set()
         for number in range(1, MOST_PORTS + 1):
             port_path(self.directory, number).unlink(missing_ok=True)
+
+    def _may_free(self) -> bool:
+        """Whether a port will become free by itself; where none would, one more is plugged in that nobody uses."""
+        with self._changed:
+            if not self._left and self._plug is not None and self._plugged < MOST_PORTS and not self._closed:
+                self._plugged += 1
+                self._left.add(self._plugged)
+                self._begin_to_plug(self._plug, self._plugged)
+            return bool(self._left) and not self._closed
 
     def _choose(self, last: bool) -> int | None:
         if len(self._free) > (0 if last else _KEPT_FREE):
