@@ -14,7 +14,7 @@ from agentenv.guest import Connection, files
 from agentenv.isolation.contract import Exit, MachineSpec, OomKill, Resources, Usage
 from agentenv.isolation.namespace.agent_call import call
 from agentenv.isolation.qemu import checkpoint as checkpoints
-from agentenv.isolation.qemu.command import MOST_PORTS, memory
+from agentenv.isolation.qemu.command import MOST_PORTS, memory, processors
 from agentenv.isolation.qemu.launcher import DISK, Vmm
 from agentenv.isolation.qemu.memory import write_memory
 from agentenv.isolation.vm import console
@@ -136,6 +136,7 @@ class QemuMachine:
             await self._set_memory(memory(resources))
         if resources.cpu is not None:
             await asyncio.to_thread(self._vmm.cgroup.apply, Resources(cpu=resources.cpu, pids=None))
+            await self._show_processors(processors(resources))
         if resources.pids is not None:
             await self._write(f"{_PIDS}/pids.max", str(resources.pids + 1))  # the agent is one more
         changed = {name: value for name in ("cpu", "memory", "pids") if (value := getattr(resources, name)) is not None}
@@ -268,6 +269,11 @@ class QemuMachine:
 
     async def _ask(self, operation: str, **parameters: object) -> dict[str, Any]:
         return await asyncio.to_thread(lambda: call(self.dial(), operation, timeout=ANSWER_SECONDS, **parameters))
+
+    async def _show_processors(self, count: int) -> None:
+        """Has the guest use as many of its processors; its first one always runs (Documentation/core-api/cpu_hotplug.rst)."""
+        for number in range(1, self._vmm.hardware.processors):
+            await self._write(f"/sys/devices/system/cpu/cpu{number}/online", "1" if number < count else "0")
 
     async def _write(self, path: str, text: str) -> None:
         agent = Connection.open(await asyncio.to_thread(self.dial))
