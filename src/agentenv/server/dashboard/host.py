@@ -76,4 +76,5 @@ class Host:
             gzip_middleware_factory=None,  # `Packed` does it once.
         )
         await self._closing.enter_async_context(app.router.lifespan_context(app))
+        self._closing.push_async_callback(core.sio.shutdown)
         return app
