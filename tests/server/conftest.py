@@ -94,6 +94,12 @@ class ServerThread:
         self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join(60)
         assert not self._thread.is_alive()
+        # As asyncio.run does at its end: libraries leave tasks behind that only sleep.
+        left = asyncio.all_tasks(self._loop)
+        for task in left:
+            task.cancel()
+        if left:
+            self._loop.run_until_complete(asyncio.wait(left))
         self._loop.close()
 
     async def _run(self) -> None:

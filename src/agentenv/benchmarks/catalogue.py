@@ -22,6 +22,7 @@ BENCHMARKS = {
     "api-files": "agentenv.benchmarks.api:run_files",
     "api-mass-create": "agentenv.benchmarks.api:run_many",
     "api-hold": "agentenv.benchmarks.api:run_hold",
+    "dashboard": "agentenv.benchmarks.dashboard:run",
     "firecracker-restore": "agentenv.benchmarks.firecracker:run_restore",
     "firecracker-fork": "agentenv.benchmarks.firecracker:run_fork",
     "firecracker-pause": "agentenv.benchmarks.firecracker:run_pause",

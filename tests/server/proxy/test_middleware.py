@@ -36,6 +36,14 @@ async def test_every_way_in_leads_to_the_same_server(http: httpx.AsyncClient) ->
         assert (answer.status_code, answer.json()["path"]) == (200, "/a%20b?q=1&q=2")
 
 
+async def test_pages_under_the_servers_own_host_name_are_of_no_origin(http: httpx.AsyncClient) -> None:
+    page = await http.get(f"/proxy/{SANDBOX_ID}/{PORT}/")
+    policy = page.headers["content-security-policy"]
+    assert policy.startswith("sandbox ")
+    assert "allow-same-origin" not in policy
+    assert "content-security-policy" not in (await http.get("/", headers={"host": f"{PORT}-{SANDBOX_ID}.boxes.test:8700"})).headers
+
+
 async def test_requests_and_answers_pass_whole(http: httpx.AsyncClient, fleet: OneSandbox) -> None:
     for method in ("POST", "PUT", "PATCH", "DELETE"):
         told = (await http.request(method, "/echo", content=b"body", headers=to(PORT, x_mine="1"))).json()

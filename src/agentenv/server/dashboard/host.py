@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentenv.errors import InfrastructureError
 from agentenv.monitoring.logs import logger
+from agentenv.server.dashboard.packing import Packed
 from agentenv.server.dashboard.rendering import asset
 
 _log = logger(__name__)
@@ -46,7 +47,7 @@ class Host:
             if self._app is None:
                 # Half a second of nothing but importing.
                 await asyncio.to_thread(import_module, "agentenv.server.dashboard.pages")
-                self._app = await self._start()
+                self._app = Packed(await self._start())
             return self._app
 
     async def _warm(self) -> None:
@@ -72,6 +73,8 @@ class Host:
             show_welcome_message=False,
             binding_refresh_interval=None,
             reconnect_timeout=RECONNECT,
+            gzip_middleware_factory=None,  # `Packed` does it once.
         )
         await self._closing.enter_async_context(app.router.lifespan_context(app))
+        self._closing.push_async_callback(core.sio.shutdown)
         return app

@@ -45,6 +45,9 @@ class FileRoutes:
             ("content-disposition", f"inline; filename*=UTF-8''{quote(name, errors='surrogateescape')}"),
             ("vary", "Accept-Encoding"),
             ("accept-ranges", "bytes"),
+            # A page that a sandbox holds is no page of the server's, also where the link leads to the server's own host name.
+            ("content-security-policy", "sandbox"),
+            ("x-content-type-options", "nosniff"),
         ]
         if gzip:
             await self._send_packed(exchange, path, headers)

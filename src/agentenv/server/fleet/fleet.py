@@ -140,6 +140,10 @@ class Fleet:
         mine = [resident.view() for resident in self._register if resident.tenant == tenant.id and resident.state is not State.CREATING]
         return sorted(mine, key=lambda view: (view.started, view.id), reverse=True)
 
+    def pulse(self, tenant: Tenant) -> int:
+        """A number that is another one when any of a tenant's sandboxes comes, goes, or changes its state or end: cheaper than `all`."""
+        return hash(tuple((one.id, one.state, one.deadline) for one in self._register if one.tenant == tenant.id))
+
     def owned(self, tenant: Tenant, sandbox_id: str) -> SandboxView:
         """A tenant's sandbox. Raises `NotFound`."""
         return self._register.owned(tenant.id, sandbox_id).view()

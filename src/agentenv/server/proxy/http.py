@@ -18,8 +18,9 @@ MAX_HEAD = 64 << 10
 class HttpRelay:
     """One request and its response. `begun`: the client has got the beginning of an answer."""
 
-    def __init__(self, upstream: Upstream, receive: Receive, send: Send) -> None:
+    def __init__(self, upstream: Upstream, receive: Receive, send: Send, added: Headers) -> None:
         self.begun = False
+        self._added = added
         self._upstream = upstream
         self._receive = receive
         self._send = send
@@ -67,7 +68,7 @@ class HttpRelay:
         while True:
             event = await self._next_event()
             if isinstance(event, h11.Response):
-                headers = without_hop((name, value) for name, value in event.headers)
+                headers = without_hop((name, value) for name, value in event.headers) + self._added
                 self.begun = True
                 await self._send({"type": "http.response.start", "status": event.status_code, "headers": headers})
             elif isinstance(event, h11.Data):
@@ -92,12 +93,14 @@ class HttpRelay:
         await self._upstream.writer.drain()
 
 
-async def relay_http(upstream: Upstream, scope: Scope, receive: Receive, send: Send, target: bytes, headers: Headers) -> None:
-    """Passes one request on and its response back.
+async def relay_http(
+    upstream: Upstream, scope: Scope, receive: Receive, send: Send, target: bytes, headers: Headers, added: Headers | None = None
+) -> None:
+    """Passes one request on and its response back, with the headers `added`.
 
     Raises `Answer` as long as nothing has been answered; a later fault breaks the answer off.
     """
-    relay = HttpRelay(upstream, receive, send)
+    relay = HttpRelay(upstream, receive, send, added or [])
     chunked = any(name == b"transfer-encoding" for name, _ in scope["headers"])
     try:
         await relay.run(scope["method"], target, [*headers, (b"transfer-encoding", b"chunked")] if chunked else headers)

@@ -22,12 +22,17 @@ from agentenv.server.faults import status_of
 from agentenv.server.fleet import SandboxView, State
 from agentenv.server.proxy.answers import Answer, not_found, not_open, send_answer
 from agentenv.server.proxy.envds import Envds
-from agentenv.server.proxy.headers import TRAFFIC_HEADERS, inward
+from agentenv.server.proxy.headers import TRAFFIC_HEADERS, Headers, inward
 from agentenv.server.proxy.http import relay_http
 from agentenv.server.proxy.target import NoTarget, Target, find_target
 from agentenv.server.proxy.upstream import connected
 from agentenv.server.proxy.websocket import relay_websocket
 from agentenv.server.services import Services
+
+OF_NO_ORIGIN: Headers = [
+    (b"content-security-policy", b"sandbox allow-scripts allow-forms allow-popups allow-modals allow-downloads"),
+]
+"""For pages of sandboxes under the server's own host name: without it their scripts could act for whoever is signed in to the dashboard."""
 
 
 class Sandboxes(Protocol):
@@ -137,7 +142,7 @@ class SandboxProxy:
                     await relay_websocket(sandbox, target.port, scope, receive, send, path.decode("latin-1"), headers, tls=tls)
                 else:
                     async with connected(sandbox, target.port, tls=tls) as upstream:
-                        await relay_http(upstream, scope, receive, send, path, headers)
+                        await relay_http(upstream, scope, receive, send, path, headers, OF_NO_ORIGIN if target.prefix else None)
             except ConnectionRefusedError as error:
                 raise not_open(view.id, target.port) from error
             except OSError as error:

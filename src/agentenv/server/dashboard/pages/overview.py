@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import get_args
@@ -16,7 +17,7 @@ from agentenv.server.dashboard.pages.frame import ROOT, Fragment, button, every,
 from agentenv.server.dashboard.viewer import Viewer
 
 ROWS_EVERY = 0.5
-"""Seconds between two looks at the rows that are shown."""
+"""Seconds between two looks whether a sandbox has changed."""
 REST_EVERY = 2.0
 """Seconds between two looks at everything else."""
 
@@ -109,6 +110,7 @@ class SandboxTable:
     def __init__(self, viewer: Viewer) -> None:
         self._viewer = viewer
         self._query = Query()
+        self._pulse, self._again = 0, 0.0
         self._page = self._look()
         with ui.element("section").classes("card"):
             self._controls()
@@ -181,6 +183,11 @@ class SandboxTable:
         self._show(self._look())
 
     def _update(self) -> None:
+        pulse = self._viewer.services.fleet.pulse(self._viewer.tenant)
+        # What they use changes without one of them changing; that is looked at more seldom.
+        if pulse == self._pulse and time.monotonic() < self._again:
+            return
+        self._pulse, self._again = pulse, time.monotonic() + REST_EVERY
         page = self._look()
         if page != self._page:
             self._show(page)
