@@ -94,6 +94,7 @@ def test_a_snapshot_is_rolled_back_to_and_forks_show_in_the_tree(viewed: Running
         assert client.get(f"/sandboxes/{sandbox}").status_code == 404
 
 
+@pytest.mark.soak
 def test_files_are_walked_through_and_sent(viewed: RunningServer, at_home: Browser, tmp_path: Path) -> None:
     sandbox = create(viewed)
     write(viewed, sandbox, "/data/note.txt", "<b>not bold</b>")

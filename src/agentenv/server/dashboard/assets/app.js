@@ -16,12 +16,12 @@ preferred.addEventListener("change", applyTheme);
 addEventListener("load", applyTheme);
 
 // Keys: "/" searches, "g" and a letter goes somewhere, "?" lists them. Whoever types into a field or a terminal means the letter itself.
-let awaiting = 0;
+let awaiting = -Infinity;
 addEventListener("keydown", (event) => {
   const typing = event.target.closest?.("input, textarea, select, [contenteditable=true], .xterm");
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
   if (performance.now() - awaiting < 1500) {
-    awaiting = 0;
+    awaiting = -Infinity;
     document.querySelector(`nav a[data-key="${CSS.escape(event.key)}"]`)?.click();
     return;
   }
