@@ -60,7 +60,7 @@ def test_keys_and_tenants_are_made_limited_and_removed(server: RunningServer, ag
 
 def test_what_nothing_needs_is_removed_on_the_server(server: RunningServer, agentenv: Agentenv) -> None:
     report = agentenv("gc", "--server", server.url, "--api-key", server.key, "--json")
-    assert set(report) == {"snapshots", "layers", "images", "owners", "bytes"}
+    assert set(report) == {"snapshots", "steps", "layers", "images", "owners", "bytes"}
     assert "removed" in agentenv("gc", "--server", server.url, "--api-key", server.key)
 
 
