@@ -60,13 +60,13 @@ def test_to_deny_everything_is_to_have_no_internet() -> None:
 
 
 def test_names() -> None:
-    policy = EgressPolicy.of(False, ["example.com", "*.pypi.org:8443", "10.0.0.0/8"])
+    policy = EgressPolicy.of(False, ["example.com", "*.example.org:8443", "10.0.0.0/8"])
     assert policy.by_name
     assert policy.judge_name("example.com", 443) is None
     assert policy.judge_name("example.com", 8443) == "no rule of allow names it"
-    assert policy.judge_name("files.pypi.org", 8443) is None
-    assert policy.judge_name("files.pypi.org", None) is None
-    assert policy.judge_name("pypi.org", 8443) == "no rule of allow names it"
+    assert policy.judge_name("files.example.org", 8443) is None
+    assert policy.judge_name("files.example.org", None) is None
+    assert policy.judge_name("example.org", 8443) == "no rule of allow names it"
     assert policy.named_ports == (80, 443, 8443)
     denying = EgressPolicy.of(deny=["*.evil.example"])
     assert denying.judge_name("a.evil.example", 443) == "deny *.evil.example"

@@ -153,8 +153,8 @@ def test_limits_as_people_write_them() -> None:
 def test_networks_as_people_write_them() -> None:
     assert network_request(True) == NetworkRequest(True)
     assert network_request({"enabled": True, "ports": [80, 81]}) == NetworkRequest(True, (80, 81))
-    rules = {"allow_internet_access": False, "allow": ["PyPI.org", "10.0.0.0/8"], "deny": [], "bandwidth": {"up": "8Mbit/s"}}
-    policy = EgressPolicy(False, ("pypi.org", "10.0.0.0/8"), upload=1_000_000)
+    rules = {"allow_internet_access": False, "allow": ["Example.org", "10.0.0.0/8"], "deny": [], "bandwidth": {"up": "8Mbit/s"}}
+    policy = EgressPolicy(False, ("example.org", "10.0.0.0/8"), upload=1_000_000)
     assert network_request({"enabled": True, **rules}) == NetworkRequest(True, policy=policy)
     assert network_request({"allow_internet_access": False}).enabled is False
     for wish in (

@@ -156,7 +156,7 @@ class NetworkConfig(Section):
     """Whether the outside world can be reached; the host, link-local and private addresses stay denied where `allow` does not name them."""
     allow_internet_access: Annotated[bool, Field(examples=[True])] = True
     """Whether public addresses and names are reached that neither `allow` nor `deny` names."""
-    allow: Annotated[tuple[Allowed, ...], BeforeValidator(_as_tuple), Field(examples=[["pypi.org", "10.1.2.3:5432"]])] = ()
+    allow: Annotated[tuple[Allowed, ...], BeforeValidator(_as_tuple), Field(examples=[["example.org", "10.1.2.3:5432"]])] = ()
     """Addresses (10.1.2.3, 10.1.0.0/16) and domains (example.com, *.example.com), each with :PORT where wanted; it wins over `deny`."""
     deny: Annotated[tuple[Denied, ...], BeforeValidator(_as_tuple), Field(examples=[["*.example.com", "203.0.113.0/24"]])] = ()
     """The same kinds of destinations, which are not reached."""

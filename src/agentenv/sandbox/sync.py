@@ -505,7 +505,7 @@ class Sandbox:
         `memory`: whether the snapshot's processes go on; None is "where it holds them", False starts from its files only.
         `isolation`: a backend's name, or `auto` for the strongest usable. `resources`: limits, as `Resources` or a mapping such as
         `{"cpu": 2, "memory": "4GB"}`. `network`: False (loopback only), True, or a mapping as in a configuration (docs/network.md):
-        `{"enabled": True, "ports": [8080], "allow_internet_access": False, "allow": ["pypi.org", "10.1.2.3:5432"]}`.
+        `{"enabled": True, "ports": [8080], "allow_internet_access": False, "allow": ["example.org", "10.1.2.3:5432"]}`.
         `env` is every process's. `timeout`: the sandbox's lifetime in seconds (None: no end but this process's). `timeouts`: for its start
         and end. `server` and `api_key`: where it is made, by default what AGENTENV_SERVER and AGENTENV_API_KEY say, else this machine.
 
@@ -669,7 +669,7 @@ class Sandbox:
         return self._loop.run(self._face.metrics())
 
     def set_network(self, network: EgressPolicy | Mapping[str, Any]) -> None:
-        """Changes what it may reach while it runs, as in `create`: `{"allow_internet_access": False, "allow": ["pypi.org"]}`.
+        """Changes what it may reach while it runs, as in `create`: `{"allow_internet_access": False, "allow": ["example.org"]}`.
 
         What is left out is as by default. Connections that are denied now end. Raises `ConfigError`, `InvalidState` without a network.
         """
