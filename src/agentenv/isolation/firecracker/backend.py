@@ -10,6 +10,7 @@ from pathlib import Path
 
 from agentenv.errors import CapabilityError, InfrastructureError, InvalidState
 from agentenv.isolation.artefacts import ArtefactStore
+from agentenv.isolation.attempt import Attempt
 from agentenv.isolation.contract import MachineSpec, Network, Probe, Resources
 from agentenv.isolation.firecracker.jail import ROOT, UPPER, VSOCK
 from agentenv.isolation.firecracker.launcher import Launcher, Vmm
@@ -22,7 +23,6 @@ from agentenv.isolation.firecracker.snapshot import Facts, read_facts
 from agentenv.isolation.firecracker.vm import Boot, Vm
 from agentenv.isolation.namespace.cgroups import CgroupTree
 from agentenv.isolation.vm import GuestConfig, GuestFiles, Platform, configure_guest, dial_vsock, make_upper, prepare_guest, root_image
-from agentenv.isolation.vm.attempt import Attempt
 from agentenv.isolation.vm.finishing import finished
 
 _LEAST_READY, _MOST_READY = 2, 16
@@ -109,7 +109,7 @@ class FirecrackerBackend:
         """What is put on the stack is undone unless the start has come to its machine."""
         if self._closed:
             raise InvalidState("this backend is closed.")
-        attempt = Attempt()
+        attempt = Attempt("MicroVM")
         self._underway += 1
         try:
             async with AsyncExitStack() as held, attempt.within(spec.timeouts.startup):

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentenv.errors import BackendUnavailable, CapabilityError, InfrastructureError, InvalidState
+from agentenv.isolation.attempt import Attempt
 from agentenv.isolation.contract import MachineSpec, Probe
 from agentenv.isolation.gvisor import bundle as bundles
 from agentenv.isolation.gvisor import control
 from agentenv.isolation.gvisor.affinity import release
-from agentenv.isolation.gvisor.attempt import Attempt
 from agentenv.isolation.gvisor.birth import Birth
 from agentenv.isolation.gvisor.bundle import Bundle
 from agentenv.isolation.gvisor.checkpoint import read_facts
@@ -88,7 +88,7 @@ class GvisorBackend:
     async def _make(self, spec: MachineSpec, words: tuple[str, ...], carried: Carried | None) -> GvisorMachine:
         if self._closed:
             raise InvalidState("this backend is closed.")
-        attempt = Attempt()
+        attempt = Attempt("Sandbox")
         async with AsyncExitStack() as held, attempt.within(spec.timeouts.startup):
             machine = await self._begin(spec, words, carried, attempt, held)
             self._machines.add(machine)
@@ -100,7 +100,8 @@ class GvisorBackend:
     ) -> GvisorMachine:
         bundle = await asyncio.to_thread(bundles.write, spec)
         listener = held.enter_context(endpoint.listen(spec.directory))
-        attempt.log = log = endpoint.open_log()
+        log = endpoint.open_log()
+        attempt.printed = lambda: endpoint.read_log(log)
         held.callback(os.close, log)
         near, far = socket.socketpair()
         held.enter_context(near)

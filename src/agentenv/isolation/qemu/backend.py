@@ -11,6 +11,7 @@ from pathlib import Path
 
 from agentenv.errors import CapabilityError, InfrastructureError, InvalidState
 from agentenv.isolation.artefacts import ArtefactStore
+from agentenv.isolation.attempt import Attempt
 from agentenv.isolation.contract import MachineSpec, Probe, Resources
 from agentenv.isolation.namespace.cgroups import CgroupTree
 from agentenv.isolation.qemu import checkpoint as checkpoints
@@ -19,7 +20,6 @@ from agentenv.isolation.qemu.launcher import DISK, Launcher, Order, Vmm, Written
 from agentenv.isolation.qemu.machine import ANSWER_SECONDS, QemuMachine
 from agentenv.isolation.qemu.probing import Qemu, probe
 from agentenv.isolation.vm import GuestConfig, GuestFiles, configure_guest, make_upper, prepare_guest, root_image
-from agentenv.isolation.vm.attempt import Attempt
 from agentenv.isolation.vm.finishing import finished
 from agentenv.isolation.vm.network import GuestLink, connect_guest
 from agentenv.isolation.vm.process import Warden
@@ -95,7 +95,7 @@ class QemuBackend:
         """What is put on the stack is undone unless the start has come to its machine."""
         if self._closed:
             raise InvalidState("this backend is closed.")
-        attempt = Attempt()
+        attempt = Attempt("MicroVM")
         async with AsyncExitStack() as held, attempt.within(spec.timeouts.startup):
             try:
                 yield attempt, held

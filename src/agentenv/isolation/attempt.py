@@ -1,23 +1,26 @@
-"""One start under way: which stage runs since when, and what the stages before took."""
+"""One start of a machine under way: which stage runs since when, and what the stages before took."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from time import perf_counter
 
 from agentenv.errors import Stage, StartupTimeout
-from agentenv.isolation.namespace import endpoint
 
 
 class Attempt:
-    """Made when the start begins, in the stage "prepare". `log` is the descriptor of what the machine prints, once there is one."""
+    """Made when the start begins, in the stage "prepare". `printed` gives what the machine has printed, once there is one.
 
-    def __init__(self) -> None:
+    `kind` is what an error calls the machine.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
         self.stage = "prepare"
         self.stages: list[Stage] = []
-        self.log: int | None = None
+        self.printed: Callable[[], str] = str
         self._since = perf_counter()
 
     def enter(self, stage: str) -> None:
@@ -40,7 +43,6 @@ class Attempt:
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            output = "" if self.log is None else endpoint.read_log(self.log)
             raise StartupTimeout(
-                kind="Sandbox", stage=self.stage, timeout=allowed, timings=tuple(self.stages), last_output=output
+                kind=self.kind, stage=self.stage, timeout=allowed, timings=tuple(self.stages), last_output=self.printed()
             ) from error
