@@ -71,12 +71,12 @@ FILE = {"path": "/root/file", "username": "root"}
 
 
 @contextmanager
-def serving(home: Path, *crash: object) -> Iterator[Server]:
+def serving(home: Path, *crash: object, policy: str = "lifecycle") -> Iterator[Server]:
     """A server in `home`, with a point of death if one is named; killed at the end of the block."""
     words = [CRASHING, *crash] if crash else ["-m", "agentenv.cli.main", "serve", "--port", "0", "--json"]
     process = subprocess.Popen(
         [sys.executable, *map(str, words)],
-        env={**os.environ, "AGENTENV_HOME": str(home), "AGENTENV_API_KEY": KEY},
+        env={**os.environ, "AGENTENV_HOME": str(home), "AGENTENV_API_KEY": KEY, "AGENTENV_CRASH_POLICY": policy},
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -108,6 +108,15 @@ class Point:
 
     def __str__(self) -> str:
         return f"{self.operation}-{self.when}-{self.target.rpartition('.')[2]}-{self.nth}"
+
+    def outcome(self, policy: str) -> tuple[str, ...]:
+        """What may have become of the sandbox by the policy for crashes: kept is every one that had been handed out and not ended."""
+        return PAUSED if policy == "keep" and self.operation not in ("create", "kill paused") else self.allowed
+
+    @property
+    def whole(self) -> bool:
+        """Whether what the operation makes is complete when the server dies, though nobody was told."""
+        return self.target.endswith((".create", "Branches.fork"))
 
 
 GONE, PAUSED = ("gone",), ("paused",)
@@ -141,7 +150,8 @@ POINTS = [
     Point("kill paused", f"{REGISTER}.end", "before", 1, PAUSED),
     Point("kill paused", f"{REGISTER}.end", "after", 1, GONE),
 ]
-IN_SHORT = {"pause-after-snapshot-1"}
+IN_SHORT = {("pause-after-snapshot-1", "lifecycle")}
+CASES = [(point, policy) for point in POINTS for policy in ("lifecycle", "keep")]
 
 
 def act(server: Server, operation: str, sandbox: str) -> None:
@@ -163,12 +173,16 @@ def act(server: Server, operation: str, sandbox: str) -> None:
     assert server.process.wait(60) == -signal.SIGKILL
 
 
+def in_short(case: tuple[Point, str]) -> bool:
+    return (str(case[0]), case[1]) in IN_SHORT
+
+
 @pytest.mark.parametrize(
-    "point", more_in_soak([one for one in POINTS if str(one) in IN_SHORT], [one for one in POINTS if str(one) not in IN_SHORT]), ids=str
+    ("point", "policy"), more_in_soak([one for one in CASES if in_short(one)], [one for one in CASES if not in_short(one)]), ids=str
 )
-def test_killed_at_any_stage_nothing_is_lost_and_nothing_left(server_home: Path, tmp_path: Path, point: Point) -> None:
+def test_killed_at_any_stage_nothing_is_lost_and_nothing_left(server_home: Path, tmp_path: Path, point: Point, policy: str) -> None:
     home, armed = server_home.parent / "crash", tmp_path / "armed"
-    with serving(home, point.target, point.when, point.nth, armed) as first:
+    with serving(home, point.target, point.when, point.nth, armed, policy=policy) as first:
         bystander, victim = first.create(), first.create()
         for sandbox in (bystander, victim):
             first.write(sandbox, f"of {sandbox}")
@@ -181,12 +195,12 @@ def test_killed_at_any_stage_nothing_is_lost_and_nothing_left(server_home: Path,
     with serving(home) as second:
         states = second.states()
         assert states.pop(bystander) == "paused"
-        assert states.pop(victim, "gone") in point.allowed
-        assert states == {}
+        assert states.pop(victim, "gone") in point.outcome(policy)
+        assert states == {} or (policy == "keep" and point.whole and set(states.values()) == {"paused"})
         whole = point.operation == "snapshot" and point.target.endswith("add_build")
         assert set(second.snapshots()) == ({kept, "half:default"} if whole else {kept})
         assert machines(home) == []
-        for sandbox in (bystander, victim) if point.allowed == PAUSED else (bystander,):
+        for sandbox in (bystander, victim) if point.outcome(policy) == PAUSED else (bystander,):
             second.connect(sandbox)
             assert second.read(sandbox) == f"of {sandbox}"
         for snapshot in second.snapshots():
@@ -201,6 +215,28 @@ def test_killed_at_any_stage_nothing_is_lost_and_nothing_left(server_home: Path,
         assert list((home / "snapshots" / "tree").glob("*.json")) == []
         assert list((home / "snapshots" / "layers").glob("[ald]*")) == []
         assert len(list((home / "owners").iterdir())) == 1
+
+
+def test_what_ran_outlives_a_crash_where_it_would_have_been_paused_at_its_end(server_home: Path) -> None:
+    home = server_home.parent / "crash"
+    with serving(home) as first:
+        gone, kept = first.create(), first.create(autoPause=True)
+        first.write(kept, "once")
+    with serving(home) as second:
+        assert second.states() == {kept: "paused"}
+        second.connect(kept)
+        assert second.read(kept) == "once"
+        second.write(kept, "twice")
+    with serving(home) as third:
+        assert third.states() == {kept: "paused"}
+        third.connect(kept)
+        assert third.read(kept) == "twice"
+        assert third.create() not in (gone, kept)
+        for sandbox in third.states():
+            assert third.http.delete(f"/sandboxes/{sandbox}").status_code == 204
+        third.http.post("/admin/gc").raise_for_status()
+        assert list((home / "snapshots" / "tree").glob("*.json")) == []
+        assert list((home / "snapshots" / "layers").glob("[ald]*")) == []
 
 
 @dataclass

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from agentenv.images import ImageStore
 from agentenv.images.files import allocated_bytes
@@ -29,11 +30,13 @@ class GarbageReport:
     bytes: int
 
 
-async def collect(home: Home, owner: Owner, stores: Sequence[LayerStore], images: ImageStore) -> GarbageReport:
+async def collect(
+    home: Home, owner: Owner, stores: Sequence[LayerStore], images: ImageStore, salvage: Callable[[Path], Awaitable[None]]
+) -> GarbageReport:
     """Layers and memories that no snapshot needs and nobody uses, outdated bottom layers of `host`, old files of virtual machines, and what
-    dead owners left.
+    dead owners left, after `salvage` (see `reconcile`).
     """
-    dead = await reconcile(home, owner.directory / "trash")
+    dead = await reconcile(home, owner.directory / "trash", salvage)
     removed, size = 0, 0
     for store in stores:
         for name in store.unneeded():

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from agentenv.errors import InvalidState, NotFound
 from agentenv.images import ImageStore, default_image
 from agentenv.isolation.contract import RootFilesystem
@@ -33,6 +35,7 @@ from agentenv.node.owner import Owner, live_records
 from agentenv.node.reconcile import reconcile
 from agentenv.node.records import SandboxRecord, SandboxRequest
 from agentenv.node.sandbox import NodeSandbox
+from agentenv.node.salvage import FACT, Salvage, Wish
 from agentenv.node.snapshots import Defaults, Snapshot, SnapshotTree
 from agentenv.node.spares import Spares
 from agentenv.node.starter import Backends, Order, Starter
@@ -85,6 +88,7 @@ class Node:
         self._hibernating = Hibernating(resting, self._branching)
         self._around = Surroundings(owner.journal, events, self._capacity, self._branching, self._hibernating, self._storage, self._forget)
         self._sandboxes: dict[str, NodeSandbox] = {}
+        self._salvage = Salvage(owner, self._tree, self._layers, self._trash, self._image, events)
         self._starting: set[asyncio.Future[None]] = set()
         self._closing: asyncio.Task[None] | None = None
         self._log: JsonLinesSink | NullSink | None = None
@@ -103,7 +107,7 @@ class Node:
         node._log = log
         try:
             await node._control.open(owner.directory)
-            dead = await reconcile(place, owner.directory / "trash")
+            dead = await reconcile(place, owner.directory / "trash", node._salvage.keep)
             node.events.emit("node.opened", owner=owner.id, home=str(place.path), reconciled=dead)
             if dead:
                 await node.collect_garbage()
@@ -149,7 +153,7 @@ class Node:
 
     async def collect_garbage(self) -> GarbageReport:
         """Removes layers and memories without snapshot or sandbox, outdated bottom layers of `host`, and what dead owners left."""
-        report = await collect(self._home, self.owner, (self._layers, self._memories), self._images)
+        report = await collect(self._home, self.owner, (self._layers, self._memories, self._blanks.store), self._images, self._salvage.keep)
         await self._trash.empty()
         self.events.emit("node.garbage_collected", layers=report.layers, bytes=report.bytes, images=report.images, owners=report.owners)
         return report
@@ -196,6 +200,18 @@ class Node:
 
     def list(self) -> list[SandboxRecord]:
         """Every sandbox in this AGENTENV_HOME that lives or is paused to the disk, of all processes, the oldest first."""
+    def salvage_at_death(self, identifier: str, metadata: Mapping[str, str] | None) -> None:
+        """Has the sandbox's files kept, as a snapshot with that metadata, by whoever clears up after this process if it dies; None: not.
+
+        A sandbox that has ended before leaves nothing. Raises `NotFound`.
+        """
+        request = self.get(identifier).request
+        wish = None if metadata is None else msgspec.to_builtins(Wish(metadata, request.resources, request.env))
+        try:
+            self.owner.journal.record(identifier, **{FACT: wish})
+        except OSError as error:
+            self.events.emit("node.journal_failed", id=identifier, error=str(error))
+
         found = {record.id: record for record in self._resting.records()}
         for record in live_records(self._home):
             # Who paused it to the disk may not know yet that another process has let it go on, or ended it.

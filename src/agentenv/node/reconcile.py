@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from agentenv.isolation.namespace.cgroups import CgroupTree
@@ -11,10 +12,11 @@ from agentenv.node.network import NetworkPool
 from agentenv.node.owner import dead_owners
 
 
-async def reconcile(home: Home, resting: Path) -> list[str]:
+async def reconcile(home: Home, resting: Path, salvage: Callable[[Path], Awaitable[None]]) -> list[str]:
     """Cleans up after every dead owner in `home`, and returns their ids; two processes never do it at the same time.
 
-    The directories are only moved to `resting`, whose owner removes them at leisure: were it to die on the way, they are its own remains.
+    `salvage` is given the directory of each, when nothing runs there any more, to keep what is to be kept. The directories are only moved
+    to `resting` then, whose owner removes them at leisure: were it to die on the way, they are its own remains.
     """
     # Most starts find nobody dead, and need no lock to see that.
     if not await asyncio.to_thread(dead_owners, home):
@@ -25,6 +27,7 @@ async def reconcile(home: Home, resting: Path) -> list[str]:
         await asyncio.to_thread(_remove_cgroups, [path.name for path in dead])
         await NetworkPool.reconcile(home.path, [path.name for path in dead])
         for path in dead:
+            await salvage(path)
             path.rename(resting / path.name)
     return [path.name for path in dead]
 

@@ -389,3 +389,4 @@ class NodeSandbox:
             )
         except OSError as error:
             self._around.events.emit("node.journal_failed", id=self.id, error=str(error))
+                layers=self.origin.below,

@@ -116,6 +116,14 @@ class ShutdownSettings(Section):
     """How long `drain` waits, and how long open requests may go on."""
 
 
+class CrashSettings(Section):
+    """What happens to sandboxes that ran when the server died; the next start, or whichever command clears up before it, does it."""
+
+    policy: Literal["lifecycle", "keep", "clean"] = "lifecycle"
+    """`keep`: their files are kept, and they are paused. `clean`: they are gone. `lifecycle`: as if their time had ended just then, so that
+    those are kept which would have been paused."""
+
+
 class HistorySettings(Section):
     """What is remembered about sandboxes."""
 
@@ -153,6 +161,7 @@ class ServerSettings(Section):
     idle: IdleSettings = IdleSettings()
     quotas: QuotaSettings = QuotaSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
+    crash: CrashSettings = CrashSettings()
     history: HistorySettings = HistorySettings()
     tracing: TracingSettings = TracingSettings()
     runs: Path | None = None

@@ -16,7 +16,7 @@ from agentenv.monitoring.logs import logger
 from agentenv.node import Node
 from agentenv.sandbox import AsyncSandbox
 from agentenv.server.access import Access
-from agentenv.server.fleet.births import Births
+from agentenv.server.fleet.births import MARK, Births
 from agentenv.server.fleet.deadlines import Deadlines
 from agentenv.server.fleet.ledger import Ledger
 from agentenv.server.fleet.logbook import Logbook
@@ -24,6 +24,7 @@ from agentenv.server.fleet.records import State
 from agentenv.server.fleet.register import Register
 from agentenv.server.fleet.resident import Resident
 from agentenv.server.fleet.stored import Stored
+from agentenv.server.fleet.survival import SALVAGED, CrashPolicy, outlives
 from agentenv.server.fleet.telemetry import Cause, Telemetry
 from agentenv.server.fleet.turnstile import Turnstile
 
@@ -47,6 +48,7 @@ class Changes:
     logbook: Logbook
     stored: Stored
     telemetry: Telemetry
+    crash: CrashPolicy
 
     async def begin(self, resident: Resident, handle: AsyncSandbox, timeout: float | None) -> None:
         """A machine runs for it: from now on it is there for everybody. Raises `NotFound` when it was ended before it had begun."""
@@ -54,6 +56,7 @@ class Changes:
             await handle.kill()
             self._require_there(resident)
         resident.handle = handle
+        self._insure(resident, handle)
         self.telemetry.up(handle.timings)
         self._runs(resident, timeout)
 
@@ -110,6 +113,8 @@ class Changes:
             else:
                 lost = None if memory and resident.memory_kept else PROCESSES
                 resident.handle = await self._anew(resident, memory=memory)
+            # Before it is noted as running, so that at each moment either the pause's snapshot or this keeps its files.
+            self._insure(resident, resident.handle)
             resident.snapshot = None
             await self.register.note(resident, State.RUNNING)
             self._require_there(resident)
@@ -150,6 +155,12 @@ class Changes:
         if resident.watched is not resident.handle:
             resident.watched = resident.handle
             resident.watch = asyncio.create_task(self._watch(resident, resident.handle))
+
+    def _insure(self, resident: Resident, handle: AsyncSandbox) -> None:
+        """Has its files kept if this process dies, where the policy for that says so."""
+        if outlives(self.crash, resident.facts):
+            with suppress(NotFound):  # it has ended already
+                self.node.salvage_at_death(handle.id, {MARK: resident.id, SALVAGED: "yes"})
 
     async def _watch(self, resident: Resident, handle: AsyncSandbox) -> None:
         """Notices that its machine ended though nobody here ended it."""

@@ -79,6 +79,7 @@ class Fleet:
             self.logbook,
             self._stored,
             self.telemetry,
+            settings.crash.policy,
         )
         repeats = Repeats(database, lambda identifier: self._register.get(identifier).view())
         self._pools = Pools(settings.pools, lambda reference: self._creating.ready(reference))
