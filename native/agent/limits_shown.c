@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/inotify.h>
 #include <unistd.h>
 
 #include "agent.h"
@@ -13,9 +12,8 @@
 static const char MEMINFO[] = "/run/agentenv/meminfo";
 static const char CPUINFO[] = "/run/agentenv/cpuinfo";
 static const char ONLINE[] = "/run/agentenv/cpu_online";
-/* Somebody who reads meminfo in a loop gets figures of this age (seconds), and the agent its rest. */
-static const double FRESH_ENOUGH = 0.05;
-enum { CPUINFO_MOST = 4 << 20, CPUINFO_STEP = 16384 };
+static const double FOLLOWING = 1.0; /* seconds from one refresh to the next while somebody looks */
+enum { FOLLOW_UPS = 15, CPUINFO_MOST = 4 << 20, CPUINFO_STEP = 16384 };
 
 bool limits_memory_usage(const struct limits *limits, uint64_t *bytes) {
     char text[32];
@@ -44,21 +42,20 @@ void limits_refresh(struct agent *agent) {
         limits->meminfo = -1;
 }
 
-static void opened(struct source *source, uint32_t events) {
-    (void)events;
-    struct limits *limits = container_of(source, struct limits, opened);
+static void follow(struct timer *timer) {
+    struct limits *limits = container_of(timer, struct limits, follow);
     struct agent *agent = container_of(limits, struct agent, limits);
-    char ignored[1024];
-    while (read(source->fd, ignored, sizeof ignored) > 0)
-        ;
     limits_refresh(agent);
-    loop_watch(&agent->loop, source, 0);
-    loop_arm(&agent->loop, &limits->opened_again, FRESH_ENOUGH);
+    if (limits->follow_ups-- > 1)
+        loop_arm(&agent->loop, timer, FOLLOWING);
 }
 
-static void opened_again(struct timer *timer) {
-    struct limits *limits = container_of(timer, struct limits, opened_again);
-    loop_watch(&container_of(limits, struct agent, limits)->loop, &limits->opened, EPOLLIN);
+void limits_looked_at(struct agent *agent) {
+    limits_refresh(agent);
+    if (agent->limits.meminfo < 0)
+        return;
+    agent->limits.follow_ups = FOLLOW_UPS;
+    loop_arm(&agent->loop, &agent->limits.follow, FOLLOWING);
 }
 
 /* Writes over what was there and cuts the rest, so that whoever has the file open or mounted goes on seeing the same file. */
@@ -125,12 +122,7 @@ void limits_changed(struct agent *agent) {
 
 void limits_start(struct agent *agent) {
     struct limits *limits = &agent->limits;
-    limits->opened_again.fire = opened_again;
+    limits->follow.fire = follow;
     limits->meminfo = open(MEMINFO, O_WRONLY | O_CLOEXEC);
     limits_changed(agent);
-    if (limits->meminfo < 0)
-        return;
-    limits->opened = (struct source){.fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK), .ready = opened};
-    if (limits->opened.fd >= 0 && inotify_add_watch(limits->opened.fd, MEMINFO, IN_OPEN) >= 0)
-        loop_watch(&agent->loop, &limits->opened, EPOLLIN);
 }

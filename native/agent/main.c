@@ -35,6 +35,8 @@ static void signalled(struct source *source, uint32_t events) {
     for (ssize_t i = 0; i < size / (ssize_t)sizeof *received; i++)
         if (received[i].ssi_signo == SIGTERM || received[i].ssi_signo == SIGINT)
             machine_shut_down(agent, SIGTERM_GRACE);
+        else if (received[i].ssi_signo == SIGUSR1)
+            limits_looked_at(agent);
     processes_reap(agent);
 }
 
@@ -96,6 +98,7 @@ static bool block_signals(struct agent *agent) {
     sigaddset(&some, SIGCHLD);
     sigaddset(&some, SIGTERM);
     sigaddset(&some, SIGINT);
+    sigaddset(&some, SIGUSR1);
     agent->signals = (struct source){.fd = signalfd(-1, &some, SFD_CLOEXEC | SFD_NONBLOCK), .ready = signalled};
     return agent->signals.fd >= 0 && loop_watch(&agent->loop, &agent->signals, EPOLLIN);
 }

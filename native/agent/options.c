@@ -74,7 +74,7 @@ static bool read_option(struct options *options, struct agent *agent, const char
 
 void options_defaults(struct options *options, struct agent *agent) {
     *options = (struct options){.stream = -1, .listener = -1};
-    agent->limits.usage = agent->limits.cpuinfo = agent->limits.meminfo = agent->limits.opened.fd = -1;
+    agent->limits.usage = agent->limits.cpuinfo = agent->limits.meminfo = -1;
     agent->uevents.fd = agent->upper = -1;
 }
 

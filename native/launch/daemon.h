@@ -4,7 +4,7 @@
 
 #include "launch.h"
 
-enum source { SOURCE_CONTROL, SOURCE_OWNER, SOURCE_REPORT, SOURCE_PROCESS };
+enum source { SOURCE_CONTROL, SOURCE_OWNER, SOURCE_REPORT, SOURCE_PROCESS, SOURCE_LOOKS, SOURCE_RESTED };
 
 struct sandbox {
     enum source report_source, process_source; /* what epoll hands back: the address of the one that became ready */
@@ -13,6 +13,8 @@ struct sandbox {
     pid_t pid;
     int pidfd, report_pipe; /* report_pipe is -1 once the start is settled */
     uint64_t asked, cloned; /* ns */
+    int looks; /* which watch of `host.looks` is on its meminfo; 0: none */
+    bool looked_at; /* in the batch of looks that is being gone through */
     unsigned core_count;
     uint16_t *cores;
 };
@@ -20,7 +22,8 @@ struct sandbox {
 struct daemon {
     struct host host;
     int control, owner, events;
-    enum source control_source, owner_source;
+    enum source control_source, owner_source, looks_source, rested_source;
+    int rest; /* timerfd: until the next looks are taken; -1: there are none to take */
     struct sandbox *sandboxes;
     unsigned load[CPUS_MAX]; /* sandboxes pinned to each core */
     const char *sweeps[GROUPS_MAX]; /* beginnings of the paths of all cgroups that this owner may have made */
@@ -39,6 +42,11 @@ void kill_sandbox(struct daemon *daemon, const struct request *request);
 void report_ready(struct daemon *daemon, struct sandbox *sandbox);
 void process_ended(struct daemon *daemon, struct sandbox *sandbox);
 _Noreturn void end_all(struct daemon *daemon);
+
+/* looks.c: who reads the memory that its sandbox is shown. */
+void open_looks(struct daemon *daemon);
+void take_looks(struct daemon *daemon);
+void take_looks_again(struct daemon *daemon);
 
 /* sweep.c: removes every empty directory whose path begins so. */
 void sweep(const char *beginning);

@@ -57,6 +57,7 @@ struct request {
 /* What a child writes down the report pipe: once before it becomes the agent, or once when a stage failed. */
 struct report {
     int error; /* errno, 0: all well so far */
+    int looks; /* the watch on its meminfo, 0: none */
     enum stage stage; /* the last one begun */
     uint64_t ended[STAGE_COUNT]; /* CLOCK_MONOTONIC ns at which each stage had ended */
     char what[256]; /* what was being done when it failed */
@@ -72,6 +73,7 @@ struct host {
     int filter; /* memfd with the seccomp program, -1: none */
     int stem; /* mount namespace that sandboxes' are copied from: an empty root with /dev and /sys ready */
     int self; /* pidfd of the daemon */
+    int looks; /* inotify: a sandbox's meminfo has been read; -1: none */
     const char *hidden[MASKS_MAX], *frozen[MASKS_MAX]; /* paths below /proc */
     size_t hidden_count, frozen_count;
     size_t core_count;

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/inotify.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -84,6 +85,7 @@ static const char *set_up(struct host *host, const struct options *options) {
     }
     host->full_proc = can_mount_proc();
     find_masks(host);
+    host->looks = raise_descriptor(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
     host->self = raise_descriptor(pidfd_open(getpid()));
     if (host->self < 0) return "opening a pidfd (needs Linux 5.3)";
     const char *problem = build_stem(host);
@@ -142,6 +144,8 @@ static void dispatch(struct daemon *daemon, enum source *source) {
     switch (*source) {
     case SOURCE_CONTROL: serve(daemon); break;
     case SOURCE_OWNER: end_all(daemon);
+    case SOURCE_LOOKS: take_looks(daemon); break;
+    case SOURCE_RESTED: take_looks_again(daemon); break;
     case SOURCE_REPORT: report_ready(daemon, (struct sandbox *)(void *)((char *)source - offsetof(struct sandbox, report_source))); break;
     case SOURCE_PROCESS: process_ended(daemon, (struct sandbox *)(void *)((char *)source - offsetof(struct sandbox, process_source))); break;
     }
@@ -153,6 +157,7 @@ static void watch_owner(struct daemon *daemon) {
     daemon->owner_source = SOURCE_OWNER;
     daemon->events = epoll_create1(EPOLL_CLOEXEC);
     if (daemon->events < 0 || epoll_ctl(daemon->events, EPOLL_CTL_ADD, daemon->control, &event) < 0) die("watching the owner");
+    open_looks(daemon);
     event.data.ptr = &daemon->owner_source;
     if (daemon->owner >= 0 && epoll_ctl(daemon->events, EPOLL_CTL_ADD, daemon->owner, &event) < 0) die("watching the owner");
 }

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -127,6 +128,12 @@ static int make_file(const char *path, const char *content) {
     return written == (ssize_t)length ? 0 : -1;
 }
 
+/* The daemon, which watches for all its sandboxes, tells the agent when its meminfo is read. Without a watch it is rewritten at each command. */
+static void watch_looks(struct birth *birth) {
+    int watch = birth->host->looks < 0 ? -1 : inotify_add_watch(birth->host->looks, "/run/agentenv/meminfo", IN_ACCESS);
+    birth->report.looks = watch < 0 ? 0 : watch;
+}
+
 /* The files by which the agent tells the guest its limits; it fills them before it answers anybody. */
 static bool show_limits(struct birth *birth) {
     const struct request *request = birth->request;
@@ -136,6 +143,7 @@ static bool show_limits(struct birth *birth) {
     if (mkdir("/run/agentenv", 0755) < 0 || make_file("/run/agentenv/cpu_online", online) < 0) return fail(birth, "making /run/agentenv", NULL);
     if (make_file("/run/agentenv/meminfo", "") < 0 || make_file("/run/agentenv/cpuinfo", "") < 0) return fail(birth, "making /run/agentenv", NULL);
     if (request->show_memory && bind_over(AT_FDCWD, "/run/agentenv/meminfo", "/proc/meminfo", ATTR_RDONLY) < 0) return fail(birth, "covering", "/proc/meminfo");
+    if (request->show_memory) watch_looks(birth);
     if (request->cpus > 0 && bind_over(AT_FDCWD, "/run/agentenv/cpuinfo", "/proc/cpuinfo", ATTR_RDONLY) < 0) return fail(birth, "covering", "/proc/cpuinfo");
     return true;
 }

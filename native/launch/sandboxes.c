@@ -156,6 +156,7 @@ void report_ready(struct daemon *daemon, struct sandbox *sandbox) {
     }
     forget(daemon, sandbox->report_pipe);
     sandbox->report_pipe = -1;
+    sandbox->looks = report.looks;
     if (told && report.error == 0) return tell_started(daemon, sandbox, &report);
     errno = told ? report.error : ECHILD;
     refuse(daemon, sandbox->id, told ? stage_names[report.stage] : "clone", told ? report.what : "the process ended before it was a sandbox");
