@@ -14,7 +14,8 @@ from tests.egress.egress_lab import OTHER, asked_of_world, needs_openssl, outsid
 from tests.machines import debian_or_skip, obtain_or_skip, shared_cache
 from tests.node.network_lab import HOST, METADATA, PRIVATE, PUBLIC, Lab, needs_root, run
 
-from agentenv.errors import InvalidState
+from agentenv.egress import wall as wall_module
+from agentenv.errors import InfrastructureError, InvalidState
 from agentenv.isolation import probe_all
 from agentenv.isolation.contract import Timeouts
 from agentenv.node import Node
@@ -188,9 +189,58 @@ def test_rules_are_kept_and_changed_through_a_sandboxes_life(tmp_path: Path, mon
     in_lab(tmp_path, monkeypatch, scenario)
 
 
-async def test_without_a_network_there_is_nothing_to_change(tmp_path: Path) -> None:
-    async with await Node.open(tmp_path / "home") as node, await AsyncSandbox.create(node=node, isolation="namespace") as sandbox:
-        with pytest.raises(InvalidState, match="has no network"):
+def test_a_sandbox_without_a_network_is_given_one_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[list[object]] = [["tls", PUBLIC, 443, "evil.example"], ["tls", PUBLIC, 443, "good.example"], ["tcp", METADATA, 80]]
+    opened = ["TLS: TLSV1_ALERT_ACCESS_DENIED", f"reached: {PUBLIC} good.example", "ECONNREFUSED"]
+    rules = {"allow_internet_access": False, "allow": ["good.example"]}
+
+    async def scenario(lab: Lab, node: Node) -> None:
+        async with started(node, "namespace", False) as sandbox:
+            assert await attack(sandbox, *tried) == ["ENETUNREACH"] * 3
+            with pytest.raises(InvalidState, match="has no network"):
+                await sandbox.network_log()
+            await sandbox.pause()
+            with pytest.raises(InvalidState, match="paused and has no network"):
+                await sandbox.set_network(rules)
+            await sandbox.resume()
+            before = await sandbox.snapshot()
+            await sandbox.set_network(rules)
+            assert await attack(sandbox, *tried) == opened
+            assert {"evil.example", METADATA} <= {one.destination for one in await sandbox.network_log()}
+            name = await sandbox.commands.run("python3 -c 'import socket; print(socket.gethostbyname(\"good.example\"))'")
+            assert name.stdout.strip() == PUBLIC
+            (child,) = await sandbox.fork(1)
+            assert isinstance(child, AsyncSandbox)
+            async with child:
+                assert await attack(child, *tried) == opened
+            await sandbox.rollback(before)
+            assert await attack(sandbox, *tried) == opened
+        await node.close()
+        lab.wait_for_links_to_go()
+        assert lab.leftovers() == {}
+
+    in_lab(tmp_path, monkeypatch, scenario)
+
+
+def test_what_fails_while_it_is_given_a_network_leaves_it_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(lab: Lab, node: Node) -> None:
+        async with started(node, "namespace", False) as sandbox:
+            with monkeypatch.context() as broken:
+                broken.setattr(wall_module.rules, "inner_change", lambda *_: "no rules")
+                with pytest.raises(InfrastructureError):
+                    await sandbox.set_network({"allow_internet_access": False, "allow": [PUBLIC]})
+            links = await sandbox.commands.run("ls /sys/class/net 2>/dev/null || cut -d: -f1 /proc/net/dev | tail -n +3")
+            assert "eth0" not in links.stdout
+            assert await attack(sandbox, ["tcp", PUBLIC, 443]) == ["ENETUNREACH"]
+            await sandbox.set_network({"allow_internet_access": False, "allow": [PUBLIC]})
+            assert (await attack(sandbox, ["tls", PUBLIC, 443, "good.example"]))[0].startswith("reached")
+
+    in_lab(tmp_path, monkeypatch, scenario)
+
+
+@pytest.mark.parametrize("isolation", [backend("gvisor", pytest.mark.soak)])
+async def test_a_backend_that_gives_a_network_at_the_start_only_says_so(tmp_path: Path, isolation: str) -> None:
+    async with await Node.open(tmp_path / "home") as node, await AsyncSandbox.create(node=node, isolation=isolation) as sandbox:
+        with pytest.raises(InvalidState, match="at the start only"):
             await sandbox.set_network({"allow": ["example.com"]})
-        with pytest.raises(InvalidState, match="has no network"):
-            await sandbox.network_log()
+        assert (await sandbox.commands.run("echo goes on")).stdout == "goes on\n"

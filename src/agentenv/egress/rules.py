@@ -147,7 +147,10 @@ def inner_wall(nameservers: Sequence[str]) -> str:
     What it refuses, it tells to log group 1, a few times a second at most. A policy of the sandbox's own goes into the empty chain `own`:
     nothing has to be taken out for it, which the kernel does ten times as slowly as putting in.
     """
+    # One that stands there is replaced: of an attempt to connect that sandbox that failed half-way.
     return f"""\
+add table inet {TABLE}
+delete table inet {TABLE}
 table inet {TABLE} {{
   set denied {{ type ipv4_addr; flags interval; elements = {{ {", ".join(SPECIAL)} }} }}
   chain refuse {{

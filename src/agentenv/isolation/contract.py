@@ -257,5 +257,31 @@ class Restoring(Protocol):
         ...
 
 
+@runtime_checkable
+class Attachable(Protocol):
+    """A machine that, started without a network, can be given one while it runs."""
+
+    @property
+    def pid(self) -> int:
+        """The host's number of a process in its network namespace."""
+        ...
+
+    def network_namespace(self) -> int:
+        """A descriptor of the network namespace that it lives in, for the caller to close. Raises `SandboxDied`."""
+        ...
+
+
+@runtime_checkable
+class Blanking(Backend, Restoring, Protocol):
+    """A backend whose machines come up alike, so that one that was written down before it was anybody's stands for the next: a blank."""
+
+    async def blank_key(self, spec: MachineSpec) -> str:
+        """Letters and digits that are the same for two specs whose machines come up alike, until they are told whose they are.
+
+        That is: but for `id`, `directory`, `hostname`, `env` and the defaults of the image. Raises what `start` raises.
+        """
+        ...
+
+
 BackendFactory = Callable[[Path], Awaitable[Backend]]
 """What an entry point of the group `agentenv.backends` names: given the owner's directory, opens the backend."""

@@ -44,10 +44,24 @@ async def tell_time(machine: Machine) -> None:
     await asyncio.to_thread(say)
 
 
-async def restored(machine: Machine, hostname: str, machine_id: str | None, *, timeout: float) -> None:
+async def tell_nameservers(machine: Machine, configuration: str) -> None:
+    """The machine has a network from now on, and asks for names as `configuration`, its new /etc/resolv.conf, says.
+
+    What was there is replaced, also where it is a link to what a resolver of the image's would write.
+    """
+
+    def say() -> None:
+        path = "/etc/resolv.conf"
+        call(machine.dial(), "remove", timeout=ANSWER_SECONDS, path=path, missing_ok=True)
+        call(machine.dial(), "write", timeout=ANSWER_SECONDS, path=path, mode=0o644, parents=True, content=configuration.encode())
+
+    await asyncio.to_thread(say)
+
+
+async def restored(machine: Machine, hostname: str, machine_id: str | None, *, timeout: float, hooks: bool = True) -> None:
     """The machine goes on from another's memory: it gets new random numbers, the time, a name of its own, and runs its image's hooks.
 
-    Without `machine_id` the one that it finds in its files stays.
+    Without `machine_id` the one that it finds in its files stays. Without `hooks` those do not run, as nothing of its image does yet.
     """
 
     def say() -> None:
@@ -60,6 +74,7 @@ async def restored(machine: Machine, hostname: str, machine_id: str | None, *, t
                 entropy=os.urandom(64),
                 hostname=hostname,
                 machine_id=machine_id,
+                hooks=hooks,
                 realtime_ns=time.time_ns(),
             )
 

@@ -31,9 +31,14 @@ def write_identity(directory: Path, hostname: str, machine_id: str, nameservers:
     _write(f"{etc}/hostname", f"{hostname}\n")
     _write(f"{etc}/hosts", f"127.0.0.1 localhost\n127.0.1.1 {hostname}\n::1 localhost ip6-localhost ip6-loopback\n")
     if nameservers:
-        _write(f"{etc}/resolv.conf", "".join(f"nameserver {server}\n" for server in nameservers))
+        _write(f"{etc}/resolv.conf", resolver_configuration(nameservers))
     _write(f"{etc}/machine-id", f"{machine_id}\n")
     return layer
+
+
+def resolver_configuration(nameservers: tuple[str, ...]) -> str:
+    """The text of /etc/resolv.conf (resolv.conf(5)) that has a sandbox ask these."""
+    return "".join(f"nameserver {server}\n" for server in nameservers)
 
 
 def with_identity(root: RootFilesystem, layer: Path) -> RootFilesystem:

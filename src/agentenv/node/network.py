@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 from collections import deque
 from collections.abc import Collection
@@ -103,6 +104,25 @@ class NetworkPool:
         self._used[slot.index] = slot
         return slot
 
+    async def attach(self, pid: int, namespace: int) -> NetworkSlot:
+        """A slot around the network namespace of a process that runs already; nothing passes before `connect`.
+
+        `namespace` is a descriptor of it, which tells whether `pid` is still that process. Raises as `start`, and `InvalidState` for a
+        process that has ended.
+        """
+        await self.start()
+        slot = await self._make(pid)
+        self._used[slot.index] = slot
+        found, meant = slot.netns.stat(), os.fstat(namespace)
+        if (found.st_dev, found.st_ino) != (meant.st_dev, meant.st_ino):
+            await self.release(slot)
+            raise InvalidState(f"process {pid} has ended.")
+        return slot
+
+    async def connect(self, slot: NetworkSlot) -> None:
+        """Lets packets pass through a slot of `attach`, whose rules are in force. Raises `InfrastructureError`."""
+        await network_slots.connect(slot)
+
     async def guard(self, slot: NetworkSlot, sandbox: str, policy: EgressPolicy) -> Guard:
         """Puts `policy` in force for a slot in use, before the sandbox of that id starts in it; `release` ends it.
 
@@ -148,14 +168,16 @@ class NetworkPool:
         self._used.clear()
         await self._host.leave(membership)
 
-    async def _make(self) -> NetworkSlot:
+    async def _make(self, inhabitant: int | None = None) -> NetworkSlot:
         membership = self._membership
         if membership is None:
             raise InvalidState("the network pool is closed.")
         for _ in range(_ATTEMPTS):
             index, self._next_index = self._next_index, (self._next_index + 1) % SLOTS_PER_RANGE
             try:
-                return await network_slots.create(self._owner, index, membership.slot_range, membership.nameservers, membership.mtu)
+                return await network_slots.create(
+                    self._owner, index, membership.slot_range, membership.nameservers, membership.mtu, inhabitant
+                )
             except CommandFailed as error:
                 if "File exists" not in error.complaint:
                     raise

@@ -62,18 +62,23 @@ def interfaces_of(names: Iterable[str]) -> list[str]:
     return [interface_name(int(match["index"], 16)) for name in names if (match := _NAME.fullmatch(name))]
 
 
-async def create(owner: str, index: int, slot_range: network_policy.Network4, nameservers: tuple[str, ...], mtu: int) -> NetworkSlot:
+async def create(
+    owner: str, index: int, slot_range: network_policy.Network4, nameservers: tuple[str, ...], mtu: int, inhabitant: int | None = None
+) -> NetworkSlot:
     """Makes slot `index`; on any failure nothing of it is left.
+
+    With `inhabitant`, the number of a process, it is made around the network namespace that this one lives in, which has a loopback
+    only, and nothing passes before `connect`.
 
     The kernel hands out each interface name once, so it decides between owners that try for the same index: the loser gets
     `commands.CommandFailed` with "File exists".
     """
     name, interface, ends = netns_name(owner, index), interface_name(index), network_policy.addresses(slot_range, index)
     outside = (
-        f"netns add {name}",
+        f"netns add {name}" if inhabitant is None else f"netns attach {name} {inhabitant}",
         f"link add {interface} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {name}",
         f"addr add {ends.gateway}/{ends.prefix_length} dev {interface}",
-        f"link set {interface} up",
+        *((f"link set {interface} up",) if inhabitant is None else ()),
     )
     inside = (
         "link set lo up",
@@ -93,10 +98,18 @@ async def create(owner: str, index: int, slot_range: network_policy.Network4, na
         if not made:
             # Not the interface: if its name was taken, it is another's. Ours goes with the namespace that holds its other end,
             # which the kernel takes down a moment later.
+            if inhabitant is not None:
+                # That namespace stays: its only way out would be ours.
+                await _batch(("link del eth0",), netns=name, force=True)
             await _batch((f"netns del {name}",), force=True)
             for wall in built:
                 wall.close()
     return NetworkSlot(netns, ends.address, ends.gateway, nameservers, index, built[0])
+
+
+async def connect(slot: NetworkSlot) -> None:
+    """Lets packets pass through a slot that was made around a process. Raises `InfrastructureError`."""
+    await _batch((f"link set {slot.interface} up",))
 
 
 async def destroy(slots: Iterable[NetworkSlot]) -> None:

@@ -190,11 +190,18 @@ class NodeSandbox:
     async def set_network(self, policy: EgressPolicy) -> None:
         """Changes what it may reach from now on, in its children and after a rollback too; connections that are denied now end.
 
-        Raises `InvalidState` without a network, `InfrastructureError`; then what it reaches is at most what either policy allows.
+        One without a network is given one, where it runs and its backend can. Raises `InvalidState` where that cannot be,
+        `InfrastructureError`; then what it reaches is at most what either policy allows.
         """
         async with self.transition:
-            await uninterrupted(self._guard().change(policy))
-            self.request = replace(self.request, network=replace(self.request.network, policy=policy))
+            self.require_alive()
+            if self._running.guard is not None:
+                await uninterrupted(self._running.guard.change(policy))
+            else:
+                if self.state != "running":
+                    raise InvalidState(f"sandbox {self.id} is {self.state} and has no network.", remedy="Call `resume()` first.")
+                self._running = await uninterrupted(self._around.branching.starter.connect(self._running, self.id, policy))
+            self.request = replace(self.request, network=replace(self.request.network, enabled=True, policy=policy))
             self._around.events.emit("network.changed", id=self.id, **policy.to_dict())
 
     async def network_log(self) -> tuple[Denial, ...]:
@@ -204,7 +211,7 @@ class NodeSandbox:
     def _guard(self) -> Guard:
         self.require_alive()
         if self._running.guard is None:
-            raise InvalidState(f"sandbox {self.id} has no network.", remedy="Create one with `network.enabled: true`.")
+            raise InvalidState(f"sandbox {self.id} has no network.", remedy="Give it rules with `set_network`.")
         return self._running.guard
 
     async def set_lifetime(self, seconds: float | None) -> None:
@@ -383,10 +390,10 @@ class NodeSandbox:
                 directory=self.directory,
                 image=self.request.image,
                 snapshot=self.origin.snapshot,
+                layers=self.origin.below,
                 metadata=dict(self.request.metadata),
                 init=self._init,
                 **facts,
             )
         except OSError as error:
             self._around.events.emit("node.journal_failed", id=self.id, error=str(error))
-                layers=self.origin.below,

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
 from agentenv.egress.guard import Guard
+from agentenv.egress.policy import EgressPolicy
 from agentenv.egress.rules import VIRTUAL_NAMESERVER
-from agentenv.errors import CapabilityError, InfrastructureError, Stage, StartupTimeout
+from agentenv.errors import CapabilityError, InfrastructureError, InvalidState, Stage, StartupTimeout
 from agentenv.isolation import open_backend
-from agentenv.isolation.contract import Backend, Capabilities, Exit, Machine, MachineSpec, Network, Restoring
+from agentenv.isolation.contract import Attachable, Backend, Capabilities, Exit, Machine, MachineSpec, Network, Restoring
 from agentenv.isolation.vm.disk import clone_disk
 from agentenv.node import agent_words
+from agentenv.node.blanks import Blanks
 from agentenv.node.capacity import disk_full, is_disk_full
-from agentenv.node.identity import new_machine_id, with_identity, write_identity
-from agentenv.node.network import NetworkPool
+from agentenv.node.identity import new_machine_id, resolver_configuration, with_identity, write_identity
+from agentenv.node.network import NetworkPool, NetworkSlot
 from agentenv.node.origin import DISK, Origin
 from agentenv.node.owner import Owner
 from agentenv.node.records import SandboxRequest
@@ -110,11 +112,12 @@ class Running:
 class Starter:
     """Starts machines for one owner."""
 
-    def __init__(self, owner: Owner, backends: Backends, networks: NetworkPool, spares: Spares, trash: Trash) -> None:
+    def __init__(self, owner: Owner, backends: Backends, networks: NetworkPool, spares: Spares, blanks: Blanks, trash: Trash) -> None:
         self._owner = owner
         self._backends = backends
         self._networks = networks
         self._spares = spares
+        self._blanks = blanks
         self._trash = trash
         # A kernel that boots keeps a processor busy: more at once would only take longer, each of them.
         self._boots = asyncio.Semaphore(os.cpu_count() or 1)
@@ -142,6 +145,28 @@ class Starter:
             ) from error
         except OSError as error:
             raise _named(error, order, self._owner.directory) from error
+
+    async def connect(self, running: Running, hostname: str, policy: EgressPolicy) -> Running:
+        """Gives a machine that was started without a network one under `policy`, while it runs; what it is from then on.
+
+        Raises `InvalidState` where its backend can give a network at the start only, `CapabilityError` where nothing here can have one,
+        `InfrastructureError`; then it has none, as before.
+        """
+        machine = running.machine
+        if not isinstance(machine, Attachable):
+            raise InvalidState(
+                f"sandbox {hostname} was made without a network, and {running.backend!r} gives one at the start only.",
+                remedy="Create one with `network={'enabled': True, 'allow_internet_access': False}`: its rules can be opened later.",
+            )
+        async with AsyncExitStack() as undo:
+            with _closed_after(machine.network_namespace()) as namespace:
+                slot = await self._networks.attach(machine.pid, namespace)
+            undo.push_async_callback(self._networks.release, slot)
+            guard = await self._networks.guard(slot, hostname, policy)
+            await agent_words.tell_nameservers(machine, resolver_configuration(_nameservers(slot)))
+            await self._networks.connect(slot)
+            running.held.push_async_exit(undo.pop_all())
+        return replace(running, guard=guard)
 
     async def _start(self, order: Order, stack: AsyncExitStack, limit: asyncio.Timeout) -> Running:
         order.enter("directories")
@@ -174,9 +199,33 @@ class Starter:
             env={**root.env, **order.request.env},
             timeouts=order.request.timeouts,
         )
-        async with self._turn(order, limit, boots=capabilities.disk_image and origin.memory is None):
+        if capabilities.disk_image and origin.memory is None:
+            machine, stages = await self._boot(backend, spec, order, machine_id, limit, stack)
+        else:
             machine, stages = await self._bring_up(backend, spec, order, machine_id if capabilities.disk_image else None)
         return Running(machine, backend.name, capabilities, directory, (*order.stages, *stages), stack.pop_all(), guard)
+
+    async def _boot(
+        self, backend: Backend, spec: MachineSpec, order: Order, machine_id: str, limit: asyncio.Timeout, stack: AsyncExitStack
+    ) -> tuple[Machine, tuple[Stage, ...]]:
+        """The running machine of a kernel of its own, and the stages of its start; from a blank like it where that can be."""
+        able = self._blanks.serve(backend)
+        if able is None or order.origin.disk is not None:
+            async with self._turn(order, limit, self._boots):
+                machine = await backend.start(spec)
+            return machine, machine.stages
+        key = await able.blank_key(spec)
+        async with self._turn(order, limit, self._blanks.making(key)):
+            blank = self._blanks.find(key)
+            if blank is None:
+                async with self._turn(order, limit, self._boots):
+                    return await self._blanks.boot(able, spec, machine_id, key)
+        stack.callback(blank.release)
+        async with self._turn(order, limit, self._boots):
+            if (started := await self._blanks.go_on(able, spec, machine_id, blank)) is not None:
+                return started
+            machine = await backend.start(spec)
+        return machine, machine.stages
 
     async def _bring_up(
         self, backend: Backend, spec: MachineSpec, order: Order, machine_id: str | None
@@ -198,14 +247,11 @@ class Starter:
         return machine, (*machine.stages, Stage("restored", perf_counter() - begun))
 
     @asynccontextmanager
-    async def _turn(self, order: Order, limit: asyncio.Timeout, *, boots: bool) -> AsyncIterator[None]:
+    async def _turn(self, order: Order, limit: asyncio.Timeout, among: asyncio.Semaphore | asyncio.Lock) -> AsyncIterator[None]:
         """Its turn to boot; the time that it has for its start begins anew with that."""
-        if not boots:
-            yield
-            return
         order.enter("turn")
         limit.reschedule(None)
-        async with self._boots:
+        async with among:
             limit.reschedule(asyncio.get_running_loop().time() + order.request.timeouts.startup)
             order.enter("backend")
             yield
@@ -217,7 +263,21 @@ class Starter:
         slot = await self._networks.acquire()
         stack.push_async_callback(self._networks.release, slot)
         guard = await self._networks.guard(slot, order.hostname, wanted.policy)
-        return Network(True, slot.netns, slot.address, slot.nameservers or (VIRTUAL_NAMESERVER,)), guard
+        return Network(True, slot.netns, slot.address, _nameservers(slot)), guard
+
+
+@contextmanager
+def _closed_after(descriptor: int) -> Iterator[int]:
+    """Closes it after the block."""
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _nameservers(slot: NetworkSlot) -> tuple[str, ...]:
+    """Whom a sandbox asks: the host's, or nobody's address, where a proxy answers if there is one."""
+    return slot.nameservers or (VIRTUAL_NAMESERVER,)
 
 
 def _named(error: OSError, order: Order, home: Path) -> InfrastructureError:

@@ -254,7 +254,8 @@ class AsyncSandbox:
     async def set_network(self, network: EgressPolicy | Mapping[str, Any]) -> None:
         """Changes what it may reach while it runs, as in `create`: `{"allow_internet_access": False, "allow": ["example.org"]}`.
 
-        What is left out is as by default. Connections that are denied now end. Raises `ConfigError`, `InvalidState` without a network.
+        What is left out is as by default. Connections that are denied now end. A sandbox without a network is given one, where its backend
+        can do that while it runs. Raises `ConfigError`, `InvalidState` where it cannot be.
         """
         await self._host.set_network(egress_policy(network))
 

@@ -15,6 +15,8 @@ from tests.server.conftest import RunningServer, StartServer
 
 from agentenv.egress.policy import EgressPolicy
 from agentenv.isolation import probe_all
+from agentenv.node import NetworkRequest
+from agentenv.sandbox.sync import Sandbox
 from agentenv.server.access import Quotas, Role
 
 pytestmark = needs_namespaces
@@ -356,6 +358,29 @@ def test_rules_for_the_network_are_kept_and_change_while_it_runs(server: Running
         assert client.put(f"/sandboxes/{sandbox}/network", json=wrong).status_code == 400
         assert client.post("/sandboxes", json={"templateID": "base", "network": wrong}).status_code == 400
     assert policy() == EgressPolicy.of(False)
+
+
+@needs_root
+def test_a_sandbox_made_without_a_network_is_given_one_and_loses_what_it_reached(start_server: StartServer) -> None:
+    server = start_server({"sandboxes": {"internet": False}})
+    with server.client() as client:
+        sandbox = create(client)
+        path = f"/sandboxes/{sandbox}/network"
+
+        def network() -> NetworkRequest:
+            machine = server.fleet.machine(sandbox)
+            assert machine is not None
+            return machine.request.network
+
+        assert client.put(path, json={}).status_code == 204
+        assert not network().enabled
+        handle = Sandbox.connect(sandbox, server=server.url, api_key=server.key)
+        handle.set_network({"allow_internet_access": False, "allow": ["192.0.2.0/24"]})
+        assert "eth0" in handle.commands.run("cat /proc/net/dev").stdout
+        assert network() == NetworkRequest(True, policy=EgressPolicy.of(False, ["192.0.2.0/24"]))
+        assert client.put(path, json={}).status_code == 204
+        assert network() == NetworkRequest(True, policy=EgressPolicy.of(False))
+        assert client.delete(f"/sandboxes/{sandbox}").status_code == 204
 
 
 @pytest.mark.soak

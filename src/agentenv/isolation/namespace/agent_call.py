@@ -11,16 +11,19 @@ from agentenv.guest.frames import Decoder, Kind, encode
 _STREAM = 1
 
 
-def call(connection: socket.socket, op: str, *, timeout: float, **parameters: object) -> dict[str, Any]:
+def call(connection: socket.socket, op: str, *, timeout: float, content: bytes | None = None, **parameters: object) -> dict[str, Any]:
     """Sends `op` (docs/agent-protocol.md) over a fresh blocking connection, which is closed, and returns the body of its RESULT.
 
-    `timeout` in seconds is for each wait. Raises `InfrastructureError` when the agent refuses, is gone or does not answer.
+    `content` is what the operation takes, no more than the credit of a stream. `timeout` in seconds is for each wait. Raises
+    `InfrastructureError` when the agent refuses, is gone or does not answer.
     """
     decoder = Decoder()
     with connection:
         connection.settimeout(timeout)
         try:
             connection.sendall(encode(_STREAM, Kind.OPEN, {"op": op, **parameters}))
+            if content is not None:
+                connection.sendall(encode(_STREAM, Kind.DATA, content) + encode(_STREAM, Kind.END, None))
             while True:
                 count = connection.recv_into(decoder.buffer())
                 if count == 0:

@@ -88,6 +88,21 @@ class NamespaceMachine:
         except OSError as error:
             raise SandboxDied(self.id, f"its agent cannot be reached ({error.strerror})", evidence=self._evidence()) from error
 
+    def network_namespace(self) -> int:
+        """A descriptor of its network namespace, which the caller closes. Raises `SandboxDied`."""
+        self._check()
+        try:
+            descriptor = os.open(f"/proc/{self.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise SandboxDied(self.id, "its first process is gone", evidence=self._evidence()) from error
+        try:
+            # The number may be another process's by now: not as long as the first process can be signalled.
+            signal.pidfd_send_signal(self._started.pidfd, 0)
+        except ProcessLookupError as error:
+            os.close(descriptor)
+            raise SandboxDied(self.id, "its first process is gone", evidence=self._evidence()) from error
+        return descriptor
+
     async def pause(self) -> None:
         """Stops every process: by the cgroup freezer, or where there is none by the agent, which then alone goes on running."""
         self._check()

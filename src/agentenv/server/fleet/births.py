@@ -54,16 +54,14 @@ class Births:
             if asked:
                 raise CapabilityError("this server can give sandboxes no network of their own.", remedy="Ask for no internet access.")
             return NetworkRequest()
-        if not self.ground.internet and not asked:
-            return NetworkRequest()
         try:
             denied = [entry for entry in rules.deny_out if entry != NO_IPV6]
             policy = EgressPolicy.of(internet, rules.allow_out, denied, upload=rules.upload, download=rules.download)
         except ValueError as error:
             raise ConfigError(str(error), key="network") from error
         self._check_reach(policy)
-        # Also without the internet: the rules of a running sandbox can be changed, but no network be added to it.
-        return NetworkRequest(enabled=True, policy=policy)
+        # Also without the internet, where it is the rule to have it: not every backend can add a network to a running sandbox.
+        return NetworkRequest(enabled=self.ground.internet or asked or rules.connected, policy=policy)
 
     def _check_reach(self, policy: EgressPolicy) -> None:
         """Other machines of the operator's network are nothing that a tenant may open for itself."""

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from agentenv.egress.denials import Denial
-from agentenv.errors import AgentEnvError, InfrastructureError, InvalidState, NotFound, SandboxPaused, Unsupported
+from agentenv.errors import AgentEnvError, InfrastructureError, InvalidState, NotFound, SandboxPaused
 from agentenv.isolation.contract import Resources
 from agentenv.monitoring.logs import logger
 from agentenv.node import Node, NodeSandbox
@@ -203,7 +203,8 @@ class Fleet:
     async def set_network(self, tenant: Tenant, sandbox_id: str, rules: NetworkRules) -> SandboxView:
         """Replaces what a running sandbox may reach; connections that are denied now end.
 
-        Raises `NotFound`, `ConfigError`, `InvalidState` while it is paused, `Unsupported` for one that was made without a network.
+        Raises `NotFound`, `ConfigError`, `InvalidState` while it is paused, or for one without a network where the backend gives that at
+        the start only.
         """
         resident = self._register.owned(tenant.id, sandbox_id)
         async with resident.lock:
@@ -211,10 +212,8 @@ class Fleet:
                 raise InvalidState(f"sandbox {resident.id} is paused.", remedy="Resume or connect to it first.")
             after = same_reach(resident.facts.network, rules)
             wanted, machine = self._births.network(after), self.machine(resident.id)
-            if machine is not None and machine.request.network.enabled:
+            if machine is not None and (wanted.enabled or machine.request.network.enabled):
                 await machine.set_network(wanted.policy)
-            elif wanted.enabled:
-                raise Unsupported("this sandbox was made without a network.", remedy="Ask for internet access at its creation.")
             resident.facts = replace(resident.facts, network=after)
             await self._changes.register.note(resident, State.RUNNING)
         return resident.view()

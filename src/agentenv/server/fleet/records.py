@@ -50,6 +50,7 @@ class Lifecycle:
 class NetworkRules:
     """What a sandbox may reach, and who may reach it. `internet` None leaves it to the server's settings.
 
+    `connected` has it have a network that can be opened later, also where nothing may be reached yet.
     Without `public_traffic`, its ports are reached only with its traffic token. `https_ports` serve HTTPS inside; `request_host` replaces
     the Host header of what is passed in (`${PORT}` stands for the port). `upload` and `download` are bytes a second, None is unlimited.
     """
@@ -62,6 +63,7 @@ class NetworkRules:
     https_ports: tuple[int, ...] = ()
     upload: int | None = None
     download: int | None = None
+    connected: bool = False
 
 
 @dataclass(frozen=True, slots=True)

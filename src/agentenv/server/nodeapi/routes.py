@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Annotated, Any, cast
 
 import msgspec
@@ -181,7 +182,7 @@ def _wish(wanted: SandboxRequest, services: Services, tenant: Tenant) -> Wish:
     return Wish(
         template=wanted.snapshot or BASE,
         timeout=wanted.lifetime,
-        network=rules_of(wanted.network.policy) if wanted.network.enabled else NetworkRules(internet=False),
+        network=replace(rules_of(wanted.network.policy), connected=True) if wanted.network.enabled else NetworkRules(internet=False),
         metadata=wanted.metadata,
         env=wanted.env,
         resources=wanted.resources,
