@@ -28,7 +28,7 @@ struct restoration {
     int64_t realtime_ns;
     double received; /* when it was that time, as far as can be known here (monotonic) */
     char *hostname, *machine_id;
-    bool is_vm;
+    bool is_vm, hooks;
 };
 
 /* New bytes for the kernel's pool, so that two copies of one snapshot do not draw the same numbers.
@@ -117,7 +117,8 @@ static void work(struct job_output *output, void *argument) {
         rename_machine(output, restoration->hostname);
     if (restoration->machine_id)
         write_machine_id(output, restoration->machine_id);
-    run_hooks(output);
+    if (restoration->hooks)
+        run_hooks(output);
     mp_write_map(job_begin(output, FRAME_RESULT, &mark), 0);
     job_finish(output, mark);
 }
@@ -147,9 +148,10 @@ static bool take_machine_id(struct stream *stream, struct mp_value body, char **
 
 void operation_restored(struct stream *stream, struct mp_value body) {
     struct agent *agent = stream_agent(stream);
-    struct restoration restoration = {.is_vm = agent->is_vm, .received = monotonic_seconds()};
+    struct restoration restoration = {.is_vm = agent->is_vm, .hooks = true, .received = monotonic_seconds()};
     if (take_entropy(stream, body, &restoration) && take_int(stream, body, "realtime_ns", false, 0, INT64_MAX, &restoration.realtime_ns) &&
-        take_machine_id(stream, body, &restoration.machine_id) && take_text(stream, body, "hostname", false, &restoration.hostname)) {
+        take_machine_id(stream, body, &restoration.machine_id) && take_text(stream, body, "hostname", false, &restoration.hostname) &&
+        take_flag(stream, body, "hooks", &restoration.hooks)) {
         freeze_wake_as_copy(agent, stream->connection);
         job_start(stream, false, work, &restoration);
     }

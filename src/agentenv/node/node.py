@@ -18,6 +18,7 @@ from agentenv.isolation.contract import RootFilesystem
 from agentenv.monitoring import EventSink, JsonLinesSink, NullSink
 from agentenv.monitoring.machine_log import open_machine_log
 from agentenv.naming import near
+from agentenv.node.blanks import Blanks
 from agentenv.node.branching import Branching
 from agentenv.node.capacity import Capacity, check_disk, disk_full
 from agentenv.node.control import ControlServer
@@ -74,7 +75,8 @@ class Node:
         self._spares = Spares(owner)
         self._storage = StorageWatch()
         self._control = ControlServer(self.get)
-        self._starter = Starter(owner, self._backends, self._network, self._spares, self._trash)
+        self._blanks = Blanks(home.snapshots / "blanks", owner.staging, self._trash.discard, events)
+        self._starter = Starter(owner, self._backends, self._network, self._spares, self._blanks, self._trash)
         self._branching = Branching(
             self._tree,
             self._layers,

@@ -19,10 +19,11 @@ from agentenv.isolation.firecracker.pool import Pool
 from agentenv.isolation.firecracker.probing import probe, require_native_kvm
 from agentenv.isolation.firecracker.release import Programs
 from agentenv.isolation.firecracker.settings import Settings
-from agentenv.isolation.firecracker.snapshot import Facts, read_facts
+from agentenv.isolation.firecracker.snapshot import FORMAT, Facts, read_facts
 from agentenv.isolation.firecracker.vm import Boot, Vm
 from agentenv.isolation.namespace.cgroups import CgroupTree
 from agentenv.isolation.vm import GuestConfig, GuestFiles, Platform, configure_guest, dial_vsock, make_upper, prepare_guest, root_image
+from agentenv.isolation.vm.blank import blank_key
 from agentenv.isolation.vm.finishing import finished
 
 _LEAST_READY, _MOST_READY = 2, 16
@@ -91,6 +92,11 @@ class FirecrackerBackend:
                 await vm.resize_balloon(taken)
             return self._machine(vm, spec, attempt, held)
 
+    async def blank_key(self, spec: MachineSpec) -> str:
+        """See `agentenv.isolation.contract.Blanking`."""
+        made_by = (self.name, str(self._release), str(FORMAT), repr(self._settings))
+        return await finished(lambda: blank_key(spec, self._guest(spec), *made_by))
+
     async def warm(self) -> None:
         """Returns when as many processes are ready as were taken at a time before."""
         await self._pool.full()
@@ -127,8 +133,11 @@ class FirecrackerBackend:
         held.push_async_callback(vmm.end)
         return vmm
 
+    def _guest(self, spec: MachineSpec) -> GuestFiles:
+        return prepare_guest(spec.root, self._store, transport="vsock", elf=True)
+
     def _prepare(self, spec: MachineSpec) -> GuestFiles:
-        guest = prepare_guest(spec.root, self._store, transport="vsock", elf=True)
+        guest = self._guest(spec)
         disk = spec.directory / DISK
         if not disk.exists():
             disk.parent.mkdir(exist_ok=True)

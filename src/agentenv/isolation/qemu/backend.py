@@ -20,6 +20,7 @@ from agentenv.isolation.qemu.launcher import DISK, Launcher, Order, Vmm, Written
 from agentenv.isolation.qemu.machine import ANSWER_SECONDS, QemuMachine
 from agentenv.isolation.qemu.probing import Qemu, probe
 from agentenv.isolation.vm import GuestConfig, GuestFiles, configure_guest, make_upper, prepare_guest, root_image
+from agentenv.isolation.vm.blank import blank_key
 from agentenv.isolation.vm.finishing import finished
 from agentenv.isolation.vm.network import GuestLink, connect_guest
 from agentenv.isolation.vm.process import Warden
@@ -84,6 +85,11 @@ class QemuBackend:
                 await vmm.qmp.set_memory(memory(spec.resources))
             return self._machine(vmm, spec, attempt, held, connection)
 
+    async def blank_key(self, spec: MachineSpec) -> str:
+        """See `agentenv.isolation.contract.Blanking`."""
+        made_by = (self.name, self._qemu.version, self._qemu.accelerator, str(checkpoints.FORMAT))
+        return await finished(lambda: blank_key(spec, self._guest(spec), *made_by))
+
     async def close(self) -> None:
         """Ends every sandbox and frees all. Idempotent."""
         self._closed = True
@@ -108,8 +114,11 @@ class QemuBackend:
         attempt.printed = lambda: vmm.output
         return vmm
 
+    def _guest(self, spec: MachineSpec) -> GuestFiles:
+        return prepare_guest(spec.root, self._store, transport="serial", elf=False)
+
     def _prepare(self, spec: MachineSpec) -> GuestFiles:
-        guest = prepare_guest(spec.root, self._store, transport="serial", elf=False)
+        guest = self._guest(spec)
         disk = spec.directory / DISK
         if not disk.exists():
             disk.parent.mkdir(exist_ok=True)
