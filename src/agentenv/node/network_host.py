@@ -1,6 +1,7 @@
 """The part of the network that a machine has once: the rules, forwarding, and which owners take part.
 
-Interfaces, namespaces and rules are the machine's, not one AGENTENV_HOME's, so this state lies in /run and goes with a reboot as they do:
+Interfaces, namespaces and rules are the machine's, not one AGENTENV_HOME's, so this state lies in /run and goes with a reboot as they do.
+More exactly they are those of a network namespace, as a container has one of its own; the state of each has its inode number as its name:
 `pools/<owner>/` is locked by that owner for as long as it lives, and holds its address range; `ip_forward` what to put back at the end.
 """
 
@@ -45,6 +46,11 @@ class Membership:
     nameservers: tuple[str, ...]
     mtu: int
     lock: Held
+
+
+def state_directory() -> Path:
+    """Where the state of the network lies in which the calling thread is."""
+    return STATE / str(Path("/proc/thread-self/ns/net").stat().st_ino)
 
 
 def probe() -> NetworkProbe:
@@ -105,9 +111,10 @@ def _give_back(waited: asyncio.Future[Held]) -> None:
 class NetworkHost:
     """Joins and leaves the machine's network, under one lock for all owners."""
 
-    def __init__(self, state: Path = STATE) -> None:
-        self._state = state
-        self._pools = state / "pools"
+    def __init__(self, state: Path | None = None) -> None:
+        """`state`: by default that of the network in which this is called."""
+        self._state = state or state_directory()
+        self._pools = self._state / "pools"
         self._applied = ""
 
     async def join(self, owner: str, home: Path) -> Membership:
