@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import cast
 
-from agentenv.conformance import commands, cycles, files, forks, honesty, life, limits, network, ports, snapshots, streams
+from agentenv.conformance import commands, cycles, files, forks, full_disk, honesty, life, limits, network, ports, snapshots, streams
 from agentenv.conformance.subject import Subject
 from agentenv.isolation import conformance as machine_level
 from agentenv.isolation.conformance import Check, Yard
@@ -28,6 +28,7 @@ CHECKS: tuple[Check[Subject], ...] = (
     *limits.CHECKS,
     *life.CHECKS,
     *snapshots.CHECKS,
+    *full_disk.CHECKS,
     *forks.CHECKS,
     *honesty.CHECKS,
     *cycles.CHECKS,
