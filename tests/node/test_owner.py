@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from agentenv.errors import InfrastructureError
+from agentenv.isolation.namespace.makers import process_namespace, start_ticks
 from agentenv.node.home import Home
-from agentenv.node.owner import FACTS, Owner, OwnerFacts, dead_owners, live_records, process_namespace, start_ticks
+from agentenv.node.owner import FACTS, Owner, OwnerFacts, dead_owners, live_records
 
 CHILD = """
 import sys, pathlib, os

@@ -31,6 +31,12 @@ asyncio.run(main())
 """
 
 
+LEAVES_A_GROUP = """
+from agentenv.isolation.namespace.cgroups import CgroupTree, group_name
+print(CgroupTree.discover().create(group_name("ogone", "m1")).name)
+"""
+
+
 async def start_owner(home: Path, how: str = "plain") -> tuple[asyncio.subprocess.Process, str, list[int]]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", OWNER, str(home), how, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
@@ -76,6 +82,17 @@ async def test_nothing_stays_of_a_killed_owner(home: Path) -> None:
         assert [snapshot.name for snapshot in await survivor.snapshots()] == ["kept"]
         layers = {path.name for path in (home / "snapshots/layers").iterdir()}
         assert layers == {layer for snapshot in await survivor.snapshots() for layer in snapshot.layers}
+
+
+async def test_what_is_left_of_an_owner_whose_home_was_deleted_goes_at_the_next_start_of_anybody(home: Path, node: Node) -> None:
+    await node.create(SandboxRequest())
+    left = await asyncio.create_subprocess_exec(sys.executable, "-c", LEAVES_A_GROUP, stdout=asyncio.subprocess.PIPE)
+    name = (await left.communicate())[0].decode().strip()
+    assert name in CgroupTree.discover().names()
+    mine = CgroupTree.discover().by_owner()[node.owner.id]
+    async with await Node.open(home):
+        assert name not in CgroupTree.discover().names()
+        assert CgroupTree.discover().by_owner()[node.owner.id] == mine
 
 
 async def test_a_living_neighbour_is_left_alone(home: Path, node: Node) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from agentenv.errors import InfrastructureError, NotFound
 from agentenv.isolation.namespace.cgroups import CgroupTree
-from agentenv.node.owner import start_ticks
+from agentenv.isolation.namespace.makers import start_ticks
 from agentenv.node.records import SandboxRecord
 
 NOTE = "killed-by"

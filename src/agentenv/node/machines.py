@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
 
 from agentenv.isolation.contract import Machine
-from agentenv.node.owner import start_ticks
+from agentenv.isolation.namespace.makers import start_ticks
 
 
 @runtime_checkable

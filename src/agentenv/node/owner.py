@@ -15,6 +15,7 @@ import msgspec
 from agentenv.errors import InfrastructureError
 from agentenv.images.files import spread_children
 from agentenv.images.held import Held, claim, wait_for
+from agentenv.isolation.namespace.makers import process_namespace, start_ticks
 from agentenv.node.home import Home
 from agentenv.node.journal import Journal, read_journal
 from agentenv.node.records import SandboxRecord
@@ -138,26 +139,6 @@ def read_facts(directory: Path) -> OwnerFacts | None:
 def is_alive(facts: OwnerFacts) -> bool:
     """Whether that process still runs; one in another process namespace (a container beside us) is taken to."""
     return facts.namespace != process_namespace() or start_ticks(facts.pid) == facts.started
-
-
-def start_ticks(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot, which tells it from a later one of the same number; None when there is none."""
-    try:
-        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            status = os.read(descriptor, 4096)
-        finally:
-            os.close(descriptor)
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # proc(5): the second field is a name in parentheses that may hold anything; the start time is the 22nd.
-    fields = status[status.rindex(b")") + 2 :].split()
-    return None if fields[0] in b"ZX" else int(fields[19])
-
-
-def process_namespace() -> int:
-    """The number of this process's process namespace."""
-    return Path("/proc/self/ns/pid").stat().st_ino
 
 
 def _path(kind: type, value: object) -> object:

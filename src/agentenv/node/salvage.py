@@ -21,13 +21,14 @@ from agentenv.errors import AgentEnvError, InfrastructureError
 from agentenv.images.files import allocated_bytes, sync_tree
 from agentenv.images.fingerprint import fingerprint
 from agentenv.isolation.contract import Resources, RootFilesystem
+from agentenv.isolation.namespace.makers import start_ticks
 from agentenv.isolation.vm.disk import clone_disk
 from agentenv.monitoring import EventSink
 from agentenv.node.capture import copy_uppers, prepare_layer
 from agentenv.node.journal import read_journal
 from agentenv.node.layers import LayersInUse, LayerStore
 from agentenv.node.origin import DISK
-from agentenv.node.owner import JOURNAL, Owner, start_ticks
+from agentenv.node.owner import JOURNAL, Owner
 from agentenv.node.snapshots import Snapshot, SnapshotTree, created_now, new_snapshot_id
 from agentenv.node.trash import Trash
 

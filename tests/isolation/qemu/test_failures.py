@@ -64,7 +64,7 @@ def prepare_otherwise(monkeypatch: pytest.MonkeyPatch, change: dict[str, object]
 
 def expect_nothing_left(spec: MachineSpec, owner: str) -> None:
     assert [path.name for path in spec.directory.rglob("*")] in ([], ["upper"])
-    assert f"agentenv-{owner}-{spec.id}" not in CgroupTree.discover().names()
+    assert [name for name in CgroupTree.discover().by_owner().get(owner, ()) if name.endswith(f"-{spec.id}")] == []
 
 
 async def test_a_start_that_takes_too_long(machines: Machines, spawned: Spawned) -> None:

@@ -22,10 +22,11 @@ from agentenv.isolation.contract import OomKill, Resources, Usage
 from agentenv.isolation.namespace import cgroup_discovery, cgroup_signals, cgroup_v1, cgroup_v2, kernel_log
 from agentenv.isolation.namespace import cgroup_files as files
 from agentenv.isolation.namespace.cgroup_discovery import Hierarchy
+from agentenv.isolation.namespace.makers import Maker
 
 _PREFIX = "agentenv-"
 _NAME = re.compile(rf"{_PREFIX}[A-Za-z0-9_.-]{{1,190}}")
-_OWNED = re.compile(rf"{_PREFIX}(?P<owner>.+)-(?P<machine>[^-]+)")
+_OWNED = re.compile(rf"{_PREFIX}(?P<owner>.+?)-(?:(?P<maker>\d+\.\d+\.\d+)-)?(?P<machine>[^-]+)")
 
 
 class Driver(Protocol):
@@ -51,11 +52,20 @@ _DRIVERS: Final[dict[int, Driver]] = {1: cgroup_v1, 2: cgroup_v2}
 
 
 def group_name(owner: str, machine: str) -> str:
-    """The name of a machine's cgroup, from which `CgroupTree.by_owner` finds the owner again. A machine's id holds no hyphen."""
-    name = f"{_PREFIX}{owner}-{machine}"
+    """The name of a machine's cgroup, from which the owner can be found again (`CgroupTree.by_owner`) and this process (`maker_of`).
+
+    A machine's id holds no hyphen.
+    """
+    name = f"{_PREFIX}{owner}-{Maker.this_process()}-{machine}"
     if "-" in machine or not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot be a cgroup's name: letters, digits, '_' and '.', and no '-' in the machine's id.")
     return name
+
+
+def maker_of(name: str) -> Maker | None:
+    """The process that made a cgroup of this name; None where the name does not tell."""
+    match = _OWNED.fullmatch(name)
+    return Maker.parse(match["maker"]) if match and match["maker"] else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,7 @@ class NamespaceMachine:
             ended = self._settle()
             raise SandboxDied(self.id, ended.reason, evidence=ended.evidence)
 
-    async def _ask(self, op: str, **parameters: object) -> dict[str, Any]:
+    async def _ask(self, op: str, **parameters: Any) -> dict[str, Any]:
         connection = self.dial()
         return await asyncio.to_thread(call, connection, op, timeout=_ANSWER_SECONDS, **parameters)
 
