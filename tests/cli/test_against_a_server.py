@@ -10,6 +10,7 @@ from tests.server.conftest import RunningServer, server
 from typer.testing import CliRunner
 
 from agentenv.cli.main import app
+from agentenv.cli.templates import complete_template
 
 __all__ = ["server"]  # a fixture
 
@@ -61,3 +62,27 @@ def test_a_login_is_where_sandboxes_are_until_one_says_otherwise(there: RunningS
     monkeypatch.delenv("AGENTENV_SERVER")
     assert CliRunner().invoke(app, ["kill", box]).exit_code == 0
     assert not there.fleet.known(box)
+
+
+def test_templates_of_a_server_from_build_to_removal(there: RunningServer, tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM host\nRUN echo built > /built\n")
+    built = json.loads(run(there, "template", "build", str(tmp_path), "-t", "cli-mine:v1", "--json"))
+    assert "cli-mine:stable is cli-mine:v1 now" in run(there, "template", "tag", "cli-mine:v1", "stable")
+    listed = {name: one for one in json.loads(run(there, "template", "ls", "--json")) for name in one["names"]}
+    assert (listed["cli-mine"]["buildStatus"], listed["base"]["builtIn"], listed["cli-mine"]["builtIn"]) == ("ready", True, False)
+    shown = run(there, "template", "show", "cli-mine")
+    assert built["buildID"] in shown
+    assert "stable, v1" in shown
+    assert "RUN echo built" in run(there, "template", "logs", "cli-mine")
+    assert complete_template() == ["cli-mine", "base"]
+    assert "keeps its builds" in run(there, "template", "rm", "cli-mine:stable")
+    assert [one["tag"] for one in json.loads(run(there, "template", "show", "cli-mine", "--json"))["tags"]] == ["v1"]
+    assert "with all its builds" in run(there, "template", "rm", "cli-mine")
+    for words in (["show", "cli-mine"], ["rebuild", "cli-mine"], ["prune"]):
+        assert CliRunner().invoke(app, ["--server", there.url, "template", *words]).exit_code == 1
+    assert CliRunner().invoke(app, ["--server", there.url, "exec", "-t", "any", "ls"]).exit_code == 1, "no terminal"
+
+
+def test_a_server_that_does_not_answer_completes_nothing(there: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTENV_SERVER", "http://127.0.0.1:9")
+    assert complete_template() == []

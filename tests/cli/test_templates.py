@@ -54,7 +54,9 @@ def test_a_template_from_build_to_prune(agentenv: Run, workplace: Path) -> None:
     assert failed.returncode == 1
     assert "ended with status 1" in json.loads(failed.stdout)[0]["result"]
     assert command("shell", "--image", "template:mine:v1", "--isolation", "namespace", given="cat /who") == "you\n", "the old build stays"
-    assert "mine:v1 removed" in agentenv("template", "rm", "mine:v1").stdout
+    assert agentenv("template", "tag", "mine:v1", "stable").returncode == 0
+    assert json.loads(agentenv("template", "show", "mine:stable", "--json").stdout)["snapshot"] == listed["snapshot"]
+    assert "mine:stable removed\nmine:v1 removed" in agentenv("template", "rm", "mine:stable", "mine:v1").stdout
     assert "2 results of steps removed" in agentenv("template", "prune").stdout
     assert "There is no template yet" in agentenv("template", "ls").stdout
 

@@ -133,6 +133,8 @@ def execute(
         raise typer.BadParameter("name the program to run")
     line: str | list[str] = words[0] if len(words) == 1 else words
     limit = wishes.seconds(timeout, "--timeout")
+    if tty:
+        terminal.require()
 
     async def run() -> int:
         attached = await where.sandbox(sandbox)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import agentenv.errors as errors
 from agentenv.config.login import Login, saved_login
 from agentenv.errors import AgentEnvError, CapabilityError, ConfigError, InfrastructureError
-from agentenv.paths import KEY_VARIABLE, SERVER_VARIABLE
+from agentenv.paths import HERE, KEY_VARIABLE, SERVER_VARIABLE
+
+if TYPE_CHECKING:
+    import httpx
 
 PATIENCE = 120.0
 """Seconds that an answer may take."""
@@ -27,7 +29,7 @@ def chosen_server(server: str | None, api_key: str | None) -> Login:
     """
     saved = saved_login()
     url = server or os.environ.get(SERVER_VARIABLE) or (saved.server if saved else None)
-    if url is None:
+    if url is None or url == HERE:
         raise ConfigError("no server is named", remedy=f"Give --server URL, set {SERVER_VARIABLE}, or run `agentenv login URL` once.")
     # A key is for the server that it was noted with, and for no other.
     key = api_key or os.environ.get(KEY_VARIABLE) or (saved.api_key if saved and saved.server == url.rstrip("/") else None)
@@ -50,18 +52,15 @@ def ask(login: Login, method: str, path: str, body: Mapping[str, Any] | None = N
         raise InfrastructureError(f"{login.server} does not answer: {error}.", remedy="Check the URL and that the server runs.") from error
     if answer.is_success:
         return answer.json() if answer.content else None
+    raise _fault(login, answer)
+
+
+def _fault(login: Login, answer: httpx.Response) -> AgentEnvError:
+    """The error that the server raised."""
+    from agentenv.node.control import Fault, restored
+
     try:
         told = answer.json()
-        message, kind, remedy = str(told["message"]), told.get("type"), told.get("remedy")
+        return restored(Fault(str(told["type"]), str(told["message"]), told.get("remedy"), told.get("fields") or {}))
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise InfrastructureError(f"{login.server} answered {answer.status_code} and no reason: is it an AgentENV server?") from None
-    raise _error(kind, message, remedy)
-
-
-def _error(kind: str | None, message: str, remedy: str | None) -> AgentEnvError:
-    """The error that the server raised, or its nearest base that needs no more than a message."""
-    found = getattr(errors, kind or "", AgentEnvError)
-    while "__init__" in vars(found) and found is not AgentEnvError:
-        found = found.__base__
-    error: AgentEnvError = found(message, remedy=remedy)
-    return error
+        return InfrastructureError(f"{login.server} answered {answer.status_code} and no reason: is it an AgentENV server?")

@@ -47,11 +47,13 @@ def create(
     if as_json:
         print_json(msgspec.to_builtins(taken))
     else:
-        typer.echo(f"{taken.label} ({taken.id}, {_content(taken)}, {format_size(taken.size)})")
+        typer.echo(f"{taken.label} ({_details(taken)})")
 
 
-def _content(snapshot: Snapshot) -> str:
-    return f"files and memory of {snapshot.backend}" if snapshot.memory else "files"
+def _details(snapshot: Snapshot) -> str:
+    content = f"files and memory of {snapshot.backend}" if snapshot.memory else "files"
+    named = [snapshot.id] if snapshot.name else []
+    return ", ".join([*named, content, format_size(snapshot.size)])
 
 
 @app.command("ls")
@@ -73,7 +75,7 @@ def ls(
     branches: dict[str, Tree] = {}
     for snapshot in snapshots:
         above = branches[snapshot.parent] if snapshot.parent in branches else roots.setdefault(snapshot.image, Tree(snapshot.image))
-        branches[snapshot.id] = above.add(f"{snapshot.label}  [dim]{snapshot.id}  {_content(snapshot)}  {format_size(snapshot.size)}[/dim]")
+        branches[snapshot.id] = above.add(f"{snapshot.label}  [dim]{_details(snapshot)}[/dim]")
     for tree in roots.values():
         console().print(tree)
 

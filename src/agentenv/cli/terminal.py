@@ -12,9 +12,16 @@ import termios
 import tty
 from collections.abc import AsyncIterator, Iterator
 
+from agentenv.errors import CapabilityError
 from agentenv.sandbox import AsyncCommandHandle
 
 CHUNK = 65536
+
+
+def require() -> None:
+    """Raises `CapabilityError` where the user sits at no terminal."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise CapabilityError("our input and output are no terminal.", remedy="Leave out --tty; --interactive passes the input on.")
 
 
 def size() -> tuple[int, int]:
