@@ -31,12 +31,13 @@ from agentenv.isolation.firecracker.backend import FirecrackerBackend
 from agentenv.isolation.firecracker.counter import count, write_kernel
 from agentenv.isolation.firecracker.jail import MEMORY, ROOT, STATE, UPPER
 from agentenv.isolation.firecracker.launcher import Launcher
-from agentenv.isolation.firecracker.machine import DISK, FirecrackerMachine
+from agentenv.isolation.firecracker.machine import FirecrackerMachine
 from agentenv.isolation.firecracker.release import Programs
 from agentenv.isolation.firecracker.settings import Settings
 from agentenv.isolation.firecracker.vm import Boot, Vm
 from agentenv.isolation.namespace.cgroups import CgroupTree
 from agentenv.isolation.vm import root_image
+from agentenv.isolation.vm.disk import DISK
 from agentenv.isolation.vm.kvm import native_kvm
 
 CHILDREN = 16

@@ -28,10 +28,10 @@ from agentenv.guest import Connection, files
 from agentenv.isolation.artefacts import ArtefactStore
 from agentenv.isolation.contract import MachineSpec, Resources, RootFilesystem, Timeouts, Tree
 from agentenv.isolation.qemu.backend import QemuBackend
-from agentenv.isolation.qemu.launcher import DISK
 from agentenv.isolation.qemu.machine import QemuMachine
 from agentenv.isolation.qemu.probing import Qemu
 from agentenv.isolation.vm import GuestConfig, GuestFiles, Platform, clone_disk, dial_serial, make_upper, prepare_guest
+from agentenv.isolation.vm.disk import DISK
 
 HELD_MIB = 128
 GUEST_MIB = 512

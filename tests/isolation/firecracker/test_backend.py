@@ -27,10 +27,10 @@ from agentenv.isolation.firecracker import open_backend, pool, probing, settings
 from agentenv.isolation.firecracker.backend import FirecrackerBackend
 from agentenv.isolation.firecracker.jail import ROOT, UPPER
 from agentenv.isolation.firecracker.launcher import Vmm
-from agentenv.isolation.firecracker.machine import DISK
 from agentenv.isolation.firecracker.settings import Settings
 from agentenv.isolation.firecracker.vm import Boot, Vm
 from agentenv.isolation.vm import prepare_guest, root_image
+from agentenv.isolation.vm.disk import DISK
 from agentenv.isolation.vm.kvm import KvmFinding, native_kvm
 
 MIB = 1 << 20

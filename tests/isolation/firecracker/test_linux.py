@@ -23,9 +23,10 @@ from agentenv.guest.processes import start as start_process
 from agentenv.isolation.contract import MachineSpec, Resources, RootFilesystem, Timeouts, Tree
 from agentenv.isolation.firecracker import open_backend
 from agentenv.isolation.firecracker.backend import FirecrackerBackend
-from agentenv.isolation.firecracker.machine import DISK, FirecrackerMachine
+from agentenv.isolation.firecracker.machine import FirecrackerMachine
 from agentenv.isolation.namespace.agent_call import call
 from agentenv.isolation.vm import clone_disk
+from agentenv.isolation.vm.disk import DISK
 from agentenv.isolation.vm.kvm import native_kvm
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.soak]

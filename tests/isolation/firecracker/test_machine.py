@@ -17,8 +17,9 @@ from tests.isolation.sandboxes import Yard
 from agentenv.errors import CapabilityError, InvalidState, SandboxDied
 from agentenv.isolation.contract import Exit, Machine, MachineSpec, Resources, RootFilesystem, Tree
 from agentenv.isolation.firecracker.jail import VSOCK
-from agentenv.isolation.firecracker.machine import DISK, FirecrackerMachine, cores_of, memory_of
+from agentenv.isolation.firecracker.machine import FirecrackerMachine, cores_of, memory_of
 from agentenv.isolation.namespace.agent_call import call
+from agentenv.isolation.vm.disk import DISK
 
 MIB = 1 << 20
 SECONDS = 10.0
@@ -26,10 +27,11 @@ SECONDS = 10.0
 
 @dataclass
 class Started:
-    """A machine, and those of which it was told that they have ended."""
+    """A machine, and those of which it was told that they have ended. `agent` is the directory of the sandbox that its agent is in."""
 
     machine: FirecrackerMachine
     ended: list[FirecrackerMachine]
+    agent: Path
 
 
 @pytest.fixture
@@ -45,8 +47,8 @@ async def started(vms: VmYard, yard: Yard) -> AsyncIterator[Started]:
     spec = MachineSpec("m1", directory, root, "box", Resources(memory=MEMORY * MIB))
     ended: list[FirecrackerMachine] = []
     async with agent_at(vm.vmm.jail.root / VSOCK, sandbox.directory):
-        machine = FirecrackerMachine(vm, spec, (), cores=1, on_end=ended.append)
-        yield Started(machine, ended)
+        machine = FirecrackerMachine(vm, spec, (), cores=2, on_end=ended.append)
+        yield Started(machine, ended, sandbox.directory)
         await machine.kill()
 
 
@@ -96,15 +98,32 @@ async def test_its_memory_is_taken_back_and_given_again(started: Started) -> Non
     await machine.resize(Resources(memory=10 * MIB, pids=None))
     assert (await machine.vm.balloon()).target_mib == MEMORY - 10
     assert (await machine.usage()).memory_limit == 10 * MIB
-    await machine.resize(Resources(memory=MEMORY * MIB, cpu=0.5, pids=None))
+    await machine.resize(Resources(memory=MEMORY * MIB, pids=None))
     assert (await machine.vm.balloon()).target_mib == 0
+
+
+async def test_its_guest_uses_as_many_processors_as_it_may(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The agent runs on this machine's kernel, whose own processors are not to be touched.
+    monkeypatch.setattr("agentenv.isolation.vm.guest_limits._ONLINE", "/root/cpu{}-online")
+    for cpu in (0.5, 2.0):
+        await started.machine.resize(Resources(cpu=cpu, pids=None))
+    assert (started.agent / "upper" / "root" / "root" / "cpu1-online").read_text() == "01"
+    assert not (started.agent / "upper" / "root" / "root" / "cpu0-online").exists()
+
+
+async def test_a_paused_one_is_not_asked_for_what_only_its_guest_can_do(started: Started) -> None:
+    await started.machine.pause()
+    with pytest.raises(InvalidState, match="is paused"):
+        await started.machine.resize(Resources(cpu=1, pids=None))
+    with pytest.raises(InvalidState, match="is paused"):
+        await started.machine.process_limit_hits()
 
 
 @pytest.mark.parametrize(
     ("wish", "named"),
     [
         (Resources(memory=(MEMORY + 1) * MIB), "more: memory"),
-        (Resources(cpu=1.5), "more: cpu"),
+        (Resources(cpu=2.5), "more: cpu"),
         (Resources(storage=MIB), "more: storage"),
         (Resources(cpu=9, memory=1 << 40), "more: memory, cpu"),
     ],

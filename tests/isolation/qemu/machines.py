@@ -11,9 +11,9 @@ from agentenv.guest.errors import AgentFailure
 from agentenv.guest.processes import start as start_process
 from agentenv.isolation.contract import MachineSpec, Network, Resources, RootFilesystem, Timeouts
 from agentenv.isolation.qemu.backend import QemuBackend
-from agentenv.isolation.qemu.launcher import DISK
 from agentenv.isolation.qemu.machine import QemuMachine
 from agentenv.isolation.vm import clone_disk
+from agentenv.isolation.vm.disk import DISK
 
 MEMORY = 192 << 20
 COUNTER = "exec 3<> <(:); for ((n = 1; ; n++)); do echo $n > /tmp/count; read -t 0.05 -u 3; done"

@@ -14,7 +14,7 @@ from agentenv.isolation.attempt import Attempt
 from agentenv.isolation.contract import MachineSpec, Network, Probe, Resources
 from agentenv.isolation.firecracker.jail import ROOT, UPPER, VSOCK
 from agentenv.isolation.firecracker.launcher import Launcher, Vmm
-from agentenv.isolation.firecracker.machine import ANSWER_SECONDS, DISK, FirecrackerMachine, cores_of, memory_of
+from agentenv.isolation.firecracker.machine import ANSWER_SECONDS, FirecrackerMachine, cores_of, memory_of
 from agentenv.isolation.firecracker.pool import Pool
 from agentenv.isolation.firecracker.probing import probe, require_native_kvm
 from agentenv.isolation.firecracker.release import Programs
@@ -24,6 +24,7 @@ from agentenv.isolation.firecracker.vm import Boot, Vm
 from agentenv.isolation.namespace.cgroups import CgroupTree
 from agentenv.isolation.vm import GuestConfig, GuestFiles, Platform, configure_guest, dial_vsock, make_upper, prepare_guest, root_image
 from agentenv.isolation.vm.blank import blank_key
+from agentenv.isolation.vm.disk import DISK
 from agentenv.isolation.vm.finishing import finished
 
 _LEAST_READY, _MOST_READY = 2, 16

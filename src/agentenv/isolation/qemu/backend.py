@@ -16,11 +16,12 @@ from agentenv.isolation.contract import MachineSpec, Probe, Resources
 from agentenv.isolation.namespace.cgroups import CgroupTree
 from agentenv.isolation.qemu import checkpoint as checkpoints
 from agentenv.isolation.qemu.command import FIRST_PORTS, Boot, Hardware, memory, processors
-from agentenv.isolation.qemu.launcher import DISK, Launcher, Order, Vmm, Written
+from agentenv.isolation.qemu.launcher import Launcher, Order, Vmm, Written
 from agentenv.isolation.qemu.machine import ANSWER_SECONDS, QemuMachine
 from agentenv.isolation.qemu.probing import Qemu, probe
 from agentenv.isolation.vm import GuestConfig, GuestFiles, configure_guest, make_upper, prepare_guest, root_image
 from agentenv.isolation.vm.blank import blank_key
+from agentenv.isolation.vm.disk import DISK
 from agentenv.isolation.vm.finishing import finished
 from agentenv.isolation.vm.network import GuestLink, connect_guest
 from agentenv.isolation.vm.process import Warden

@@ -18,14 +18,12 @@ from agentenv.isolation.namespace.cgroups import Cgroup, CgroupTree, group_name
 from agentenv.isolation.qemu.command import TRANSLATIONS_MIB, Boot, Copy, Hardware, Plan, Tap
 from agentenv.isolation.qemu.ports import Ports, listen
 from agentenv.isolation.qemu.qmp import Qmp
+from agentenv.isolation.vm.disk import DISK
 from agentenv.isolation.vm.finishing import finished, to_the_end
 from agentenv.isolation.vm.network import GuestLink
 from agentenv.isolation.vm.process import Monitor, Warden
 
 Result = TypeVar("Result")
-
-DISK = Path("upper/disk.img")
-"""The writable disk in a machine's directory."""
 
 OWN_MEMORY = (128 + TRANSLATIONS_MIB) << 20
 """Bytes that QEMU itself is granted on top of its machine's memory; idle it takes some 40 MiB."""

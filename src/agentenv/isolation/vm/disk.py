@@ -12,6 +12,9 @@ from pathlib import Path
 from agentenv.errors import BackendUnavailable, InfrastructureError
 from agentenv.isolation.artefacts.storing import make_once
 
+DISK = Path("upper/disk.img")
+"""The writable disk in a machine's directory."""
+
 DEFAULT_SIZE = 64 << 30
 """Bytes of a disk whose sandbox has no limit; the image takes only what is written."""
 
