@@ -7,10 +7,11 @@ import itertools
 import os
 import socket
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
-from time import perf_counter
 
-from agentenv.errors import InfrastructureError, InvalidState, Stage, StartupTimeout
+from agentenv.errors import InfrastructureError, InvalidState, Stage
+from agentenv.isolation.attempt import Attempt
 from agentenv.isolation.contract import MachineSpec, Probe
 from agentenv.isolation.namespace import endpoint, plan
 from agentenv.isolation.namespace.cgroups import CgroupTree, group_name
@@ -21,32 +22,6 @@ from agentenv.isolation.namespace.machine import NamespaceMachine
 from agentenv.isolation.namespace.probing import launcher_command, probe
 from agentenv.isolation.namespace.seccomp import compile_filter
 from agentenv.isolation.namespace.warm_groups import WarmGroups
-
-
-class _Attempt:
-    """One start under way: which stage runs since when, and what the stages before took."""
-
-    def __init__(self) -> None:
-        self.stage = "prepare"
-        self.stages: list[Stage] = []
-        self.log: int | None = None
-        self._since = perf_counter()
-
-    def enter(self, stage: str) -> None:
-        """The stage before is over, and `stage` begins."""
-        now = perf_counter()
-        self.stages.append(Stage(self.stage, now - self._since))
-        self.stage, self._since = stage, now
-
-    def finish(self, launched: tuple[Stage, ...]) -> tuple[Stage, ...]:
-        """All stages; "launch" is told in the parts that the launcher reported."""
-        self.enter("")
-        parts = tuple(Stage(f"launch.{part.name}", part.seconds) for part in launched)
-        return tuple(stage for done in self.stages for stage in ((done, *parts) if done.name == "launch" else (done,)))
-
-    def output(self) -> str:
-        """What the agent has printed so far."""
-        return "" if self.log is None else endpoint.read_log(self.log)
 
 
 class NamespaceBackend:
@@ -79,18 +54,9 @@ class NamespaceBackend:
 
     async def start(self, spec: MachineSpec) -> NamespaceMachine:
         """Starts a sandbox; on any failure nothing of it is left. Raises `StartupTimeout`, `InfrastructureError`."""
-        attempt = _Attempt()
-        allowed = spec.timeouts.startup
-        async with AsyncExitStack() as held:
-            try:
-                async with asyncio.timeout(allowed) as limit:
-                    return await self._start(spec, attempt, held)
-            except TimeoutError as error:
-                if not limit.expired():
-                    raise
-                raise StartupTimeout(
-                    kind="Sandbox", stage=attempt.stage, timeout=allowed, timings=tuple(attempt.stages), last_output=attempt.output()
-                ) from error
+        attempt = Attempt("Sandbox")
+        async with AsyncExitStack() as held, attempt.within(spec.timeouts.startup):
+            return await self._start(spec, attempt, held)
 
     async def close(self) -> None:
         """Ends every sandbox and the launcher. Idempotent."""
@@ -98,11 +64,12 @@ class NamespaceBackend:
         await self._launcher.close()
         self._groups.close()
 
-    async def _start(self, spec: MachineSpec, attempt: _Attempt, held: AsyncExitStack) -> NamespaceMachine:
+    async def _start(self, spec: MachineSpec, attempt: Attempt, held: AsyncExitStack) -> NamespaceMachine:
         launcher = self._launcher if self._launcher.alive else await self._reopen()
         listener = held.enter_context(endpoint.listen(spec.directory))
-        attempt.log = log = endpoint.open_log()
+        log = endpoint.open_log()
         held.callback(os.close, log)
+        attempt.printed = partial(endpoint.read_log, log)
         attempt.enter("cgroup")
         cgroup = self._groups.take()
         held.callback(cgroup.remove)
@@ -128,7 +95,7 @@ class NamespaceBackend:
             can_freeze=self._can_freeze,
             log=log,
             connection=connection,
-            stages=attempt.finish(started.stages),
+            stages=_in_parts(attempt.finish(), started.stages),
             on_end=self._groups.add_one,
         )
         held.pop_all()
@@ -143,6 +110,12 @@ class NamespaceBackend:
                 await self._launcher.close()
                 self._launcher = await open_launcher(self._owner_dir, self._cgroups)
         return self._launcher
+
+
+def _in_parts(stages: tuple[Stage, ...], launched: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    """The stages with "launch" told in the parts as well that the launcher reported."""
+    parts = tuple(Stage(f"launch.{part.name}", part.seconds) for part in launched)
+    return tuple(stage for done in stages for stage in ((done, *parts) if done.name == "launch" else (done,)))
 
 
 async def open_launcher(owner_dir: Path, cgroups: CgroupTree) -> Launcher:
