@@ -57,6 +57,10 @@ class InvalidState(AgentEnvError):
     """The operation does not fit the state that the sandbox is in (a command in a paused sandbox, say)."""
 
 
+class IdempotencyMismatch(InvalidState):
+    """An Idempotency-Key that came with another request before."""
+
+
 class SandboxPaused(InvalidState):
     """The sandbox is paused, and what was asked may not resume it."""
 

@@ -15,7 +15,7 @@ FREEZE_SECONDS = 120.0
 """Of the guest's own time, which stands still while its memory is written: only a copy that nobody speaks to comes to their end."""
 
 
-async def tell(machine: Machine, operation: str, *, timeout: float = ANSWER_SECONDS, **parameters: object) -> dict[str, Any]:
+async def tell(machine: Machine, operation: str, *, timeout: float = ANSWER_SECONDS, **parameters: Any) -> dict[str, Any]:
     """Has the agent do `operation` and returns its result; `timeout` in seconds. Raises `InfrastructureError`, `SandboxDied`."""
 
     def ask() -> dict[str, Any]:

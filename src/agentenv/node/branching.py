@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
+from agentenv.egress.policy import EgressPolicy
 from agentenv.errors import AgentEnvError, CapabilityError, InvalidState, NotFound
 from agentenv.images.fingerprint import fingerprint
 from agentenv.isolation.contract import Resources, RootFilesystem
@@ -21,7 +22,7 @@ from agentenv.node.origin import Origin
 from agentenv.node.records import SandboxRequest
 from agentenv.node.sandbox import NodeSandbox
 from agentenv.node.snapshots import Snapshot, SnapshotTree, check_name
-from agentenv.node.starter import Order, Starter
+from agentenv.node.starter import Order, Running, Starter
 from agentenv.node.taking import Taken, Taking, takes_memory
 from agentenv.node.waiting import uninterrupted
 
@@ -137,6 +138,10 @@ class Branching:
                 return await self._children(request, replace(origin, layers=held), (*top, *below), written, count)
         finally:
             held.release()
+
+    async def connect(self, running: Running, hostname: str, policy: EgressPolicy) -> Running:
+        """Gives a machine that runs a network; see `Starter.connect`."""
+        return await self.starter.connect(running, hostname, policy)
 
     async def delete(self, name_or_id: str) -> Snapshot:
         """Deletes a snapshot; what a live sandbox uses of it goes when that does.

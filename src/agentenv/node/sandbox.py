@@ -200,7 +200,7 @@ class NodeSandbox:
             else:
                 if self.state != "running":
                     raise InvalidState(f"sandbox {self.id} is {self.state} and has no network.", remedy="Call `resume()` first.")
-                self._running = await uninterrupted(self._around.branching.starter.connect(self._running, self.id, policy))
+                self._running = await uninterrupted(self._around.branching.connect(self._running, self.id, policy))
             self.request = replace(self.request, network=replace(self.request.network, enabled=True, policy=policy))
             self._around.events.emit("network.changed", id=self.id, **policy.to_dict())
 

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from agentenv.egress.policy import EgressPolicy
 from agentenv.errors import AgentEnvError
 from agentenv.monitoring import EventSink
 from agentenv.node.capacity import Capacity
 from agentenv.node.journal import Journal
 from agentenv.node.snapshots import Snapshot
+from agentenv.node.starter import Running
 from agentenv.node.storage import StorageWatch
 
 Box = TypeVar("Box")
@@ -18,13 +20,15 @@ Given = TypeVar("Given", contravariant=True)
 
 
 class Branches(Protocol[Box]):
-    """What `NodeSandbox.snapshot`, `rollback` and `fork` do, for all sandboxes of a node."""
+    """What `NodeSandbox.snapshot`, `rollback`, `fork` and `set_network` do, for all sandboxes of a node."""
 
     async def snapshot(self, sandbox: Box, name: str | None, memory: bool | None) -> Snapshot: ...
 
     async def rollback(self, sandbox: Box, name_or_id: str, memory: bool | None) -> None: ...
 
     async def fork(self, sandbox: Box, count: int, memory: bool | None) -> list[Box | AgentEnvError]: ...
+
+    async def connect(self, running: Running, hostname: str, policy: EgressPolicy) -> Running: ...
 
 
 class Hibernates(Protocol[Given]):

@@ -16,6 +16,7 @@ from agentenv.errors import (
     CapabilityError,
     ConfigError,
     Forbidden,
+    IdempotencyMismatch,
     InfrastructureError,
     InvalidState,
     LimitReached,
@@ -40,6 +41,8 @@ STATUS: Mapping[type[AgentEnvError], int] = {
     Forbidden: 403,
     NotFound: 404,
     InvalidState: 409,
+    # As the draft of the header says (draft-ietf-httpapi-idempotency-key-header), and E2B's clients expect.
+    IdempotencyMismatch: 422,
     SandboxPaused: 410,
     SandboxFileError: 400,
     QuotaExceeded: 429,

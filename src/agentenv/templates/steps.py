@@ -40,6 +40,11 @@ class Prepared:
     network: bool = False
 
 
+def is_remote(source: str) -> bool:
+    """Whether ADD fetches that from elsewhere, and not from the build's directory."""
+    return source.startswith((*_URL, *_GIT)) or source.endswith(".git")
+
+
 def prepare_run(step: Run, state: State, log: Log, file: str) -> Prepared:
     """A command, with the environment that the steps before have set."""
     user = step.user or state.user

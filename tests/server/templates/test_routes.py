@@ -164,8 +164,11 @@ def test_who_may_only_read_changes_nothing(server: RunningServer, others: tuple[
         ("/v3/templates", {"name": "x:-"}, 400, "is no tag"),
         ("/v3/templates", {"name": "x", "cpuCount": 0}, 400, "cpuCount"),
         ("/v3/templates", {"name": "x", "memoryMB": 1}, 400, "memoryMB"),
-        ("/templates", {"dockerfile": "FROM x"}, 501, "first generation"),
-        ("/templates/x/builds/y", {}, 501, "first generation"),
+        ("/templates", {}, 400, "dockerfile"),
+        ("/templates", {"dockerfile": "FLY x"}, 400, "Dockerfile:1"),
+        ("/templates", {"dockerfile": "FROM host\nCOPY a /b"}, 501, "Dockerfile:2: `COPY a /b` copies files"),
+        ("/templates/never", {"dockerfile": "FROM host"}, 404, "there is no template"),
+        ("/templates/x/builds/y", {}, 404, "there is no template"),
         ("/templates/tags", {"target": "never", "tags": ["a"]}, 404, "there is no template"),
     ],
 )
@@ -194,6 +197,29 @@ def test_a_build_of_nonsense_does_not_begin(client: httpx.Client, body: dict[str
     assert (answer.status_code, message in answer.text) == (status, True), answer.text
     assert started(client, build).status_code == 202, "the build can still be started rightly"
     assert finished(client, build)["status"] == "ready"
+
+
+def test_a_build_of_the_first_generation_is_of_the_dockerfile_that_it_sends(client: httpx.Client) -> None:
+    dockerfile = "FROM host AS first\nRUN echo old > /made\nFROM host\nCOPY --from=first /made /opt/made\nCOPY <<END /opt/said\nsaid\nEND"
+    asked = client.post("/templates", json={"dockerfile": dockerfile, "alias": "routes-first", "cpuCount": 1, "memoryMB": 256})
+    build = asked.json()
+    assert (asked.status_code, build["aliases"], build["memoryMB"], build["buildStatus"]) == (202, ["routes-first"], 256, "waiting")
+    path = f"/templates/{build['templateID']}/builds/{build['buildID']}"
+    assert client.post(path).status_code == 202
+    assert client.post(path).status_code == 409
+    assert finished(client, build)["status"] == "ready"
+    sandbox = client.post("/sandboxes", json={"templateID": "routes-first"}).json()
+    headers = {"e2b-sandbox-id": sandbox["sandboxID"], "e2b-sandbox-port": "49983", "X-Access-Token": sandbox["envdAccessToken"]}
+    made = [client.get("/files", params={"path": f"/opt/{name}"}, headers=headers).text for name in ("made", "said")]
+    assert made == ["old\n", "said\n"]
+    client.delete(f"/sandboxes/{sandbox['sandboxID']}")
+    again = client.post(f"/templates/{build['templateID']}", json={"dockerfile": "FROM host"})
+    assert (again.status_code, again.json()["templateID"]) == (202, build["templateID"])
+    assert again.json()["buildID"] != build["buildID"]
+    unnamed = client.post("/templates", json={"dockerfile": "FROM host"}).json()
+    assert unnamed["aliases"] == []
+    for template in (build, unnamed):
+        assert client.delete(f"/templates/{template['templateID']}").status_code == 204
 
 
 def test_a_template_that_is_deleted_ends_its_build(client: httpx.Client, server: RunningServer) -> None:

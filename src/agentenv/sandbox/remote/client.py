@@ -30,6 +30,7 @@ _BY_STATUS: dict[int, type[AgentEnvError]] = {
     404: NotFound,
     409: InvalidState,
     410: InvalidState,
+    422: InvalidState,
     429: QuotaExceeded,
 }
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Header, Path, Response
 
 from agentenv.server.control import wire
-from agentenv.server.control.answers import FAULTS
+from agentenv.server.control.answers import FAULTS, MISMATCH
 from agentenv.server.services import Given, Reader, User
 
 router = APIRouter(tags=["sandboxes"], responses=FAULTS)
@@ -25,13 +25,13 @@ IdempotencyKey = Annotated[
 ]
 
 
-@router.post("/sandboxes", status_code=201, response_model_exclude_none=True)
+@router.post("/sandboxes", status_code=201, response_model_exclude_none=True, responses=MISMATCH)
 async def create(body: wire.NewSandbox, services: Given, principal: User, key: IdempotencyKey = None) -> wire.Sandbox:
     """Starts a sandbox from a template or snapshot."""
     return wire.sandbox_of(await services.fleet.create(principal.tenant, body.to_wish(), key))
 
 
-@router.post("/v2/sandboxes", status_code=201, response_model_exclude_none=True)
+@router.post("/v2/sandboxes", status_code=201, response_model_exclude_none=True, responses=MISMATCH)
 async def create_v2(body: wire.NewSandboxV2, services: Given, principal: User, key: IdempotencyKey = None) -> wire.Sandbox:
     """Starts a sandbox from a template or snapshot; it lives longer than the first generation's where no timeout is given."""
     return wire.sandbox_of(await services.fleet.create(principal.tenant, body.to_wish(), key))

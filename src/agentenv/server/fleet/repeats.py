@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import delete
 
-from agentenv.errors import AgentEnvError, InvalidState, NotFound
+from agentenv.errors import AgentEnvError, IdempotencyMismatch, InvalidState, NotFound
 from agentenv.server.database import Database
 from agentenv.server.database.tables import IdempotencyRow
 from agentenv.server.fleet.records import SandboxView
@@ -36,7 +36,8 @@ class Repeats:
     async def once(self, tenant: str, key: str, digest: str, make: Callable[[str], Awaitable[SandboxView]]) -> SandboxView:
         """What `make` gave for that key, now or earlier; it is called with the id for the sandbox, and again only after a failure.
 
-        Raises `InvalidState` when the key was used for something else (`digest` differs), or its sandbox is gone; else what `make` raises.
+        Raises `IdempotencyMismatch` when the key was used for something else (`digest` differs), `InvalidState` when its sandbox is gone;
+        else what `make` raises.
         """
         known = self._under_way.get((tenant, key))
         if known is not None:
@@ -84,4 +85,4 @@ class Repeats:
 
 def _require_same(before: str, now: str) -> None:
     if before != now:
-        raise InvalidState("this Idempotency-Key was used for another request.", remedy="Use a fresh key for each sandbox.")
+        raise IdempotencyMismatch("this Idempotency-Key was used for another request.", remedy="Use a fresh key for each sandbox.")

@@ -17,7 +17,7 @@ from agentenv.sandbox.remote.wire import PREFIX, Ended, Lease, RemoteSandbox, Wa
 from agentenv.server.access import Tenant
 from agentenv.server.building.bases import Bases
 from agentenv.server.catalogue import BASE, Build, Recipe, loose
-from agentenv.server.control.answers import FAULTS
+from agentenv.server.control.answers import FAULTS, MISMATCH
 from agentenv.server.control.sandboxes import IdempotencyKey, SandboxId
 from agentenv.server.fleet import NetworkRules, SandboxView, Wish
 from agentenv.server.nodeapi.calls import CALLS, Target, rules_of, snapshot_of
@@ -66,7 +66,7 @@ async def give_lease_back(lease: LeaseId, request: Request, principal: User) -> 
     await _leases(request).give_back(principal.tenant, lease)
 
 
-@router.post("/sandboxes", status_code=201)
+@router.post("/sandboxes", status_code=201, responses=MISMATCH)
 async def create(
     wanted: Annotated[SandboxRequest, Body()],
     request: Request,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from agentenv.errors import ConfigError, NotFound, QuotaExceeded, Unsupported
+from agentenv.errors import ConfigError, NotFound, QuotaExceeded
 from agentenv.server.access import Tenant
 from agentenv.server.catalogue import Build, Template, check_name, check_tag
 from agentenv.server.control.answers import FAULTS
@@ -22,10 +22,6 @@ TemplateId = Annotated[str, Path(alias="templateID", min_length=1, max_length=30
 BuildId = Annotated[str, Path(alias="buildID", min_length=1, max_length=64, description="The id of a build.")]
 Hash = Annotated[str, Path(alias="hash", max_length=128, description="64 hexadecimal digits that stand for the files of a COPY.")]
 MOST_LINES = 100
-_FIRST_GENERATION = (
-    "builds of the first generation push an image to E2B's own registry; they are not offered.",
-    "Use a client that builds from steps (e2b 2, `Template.build`).",
-)
 
 
 @router.post("/v3/templates", status_code=202)
@@ -34,7 +30,7 @@ async def request_build(body: wire.NewTemplate, services: Given, principal: User
     name, tags = body.names()
     for tag in tags:
         check_tag(tag)
-    template = await _obtain(services, principal.tenant, name)
+    template = await obtain(services, principal.tenant, name)
     build = await services.builds.request(template, body.resources(), tags)
     names = [template.name] if template.name else []
     return wire.RequestedBuild(
@@ -46,14 +42,6 @@ async def request_build(body: wire.NewTemplate, services: Given, principal: User
 async def request_build_v2(body: wire.NewTemplate, services: Given, principal: User) -> wire.RequestedBuild:
     """The same, for clients of the second generation."""
     return await request_build(body, services, principal)
-
-
-@router.post("/templates", status_code=501)
-@router.post("/templates/{templateID}", status_code=501)
-@router.post("/templates/{templateID}/builds/{buildID}", status_code=501)
-async def first_generation(principal: User) -> None:
-    """Not offered: a build of the first generation."""
-    raise Unsupported(_FIRST_GENERATION[0], remedy=_FIRST_GENERATION[1])
 
 
 @router.post("/v2/templates/{templateID}/builds/{buildID}", status_code=202)
@@ -225,21 +213,28 @@ def _info(services: Services, template: Template) -> wire.TemplateInfo:
     return wire.template_info(template, services.catalogue.builds_of(template), services.ground)
 
 
-async def _obtain(services: Services, tenant: Tenant, name: str) -> Template:
-    """The tenant's template of that name or id, made where there is none."""
+async def obtain(services: Services, tenant: Tenant, name: str | None) -> Template:
+    """The tenant's template of that name or id, made where there is none; without a name, a new one.
+
+    Raises `ConfigError` for what is no name, or a snapshot's; `QuotaExceeded`.
+    """
+    if name is None:
+        return await _create(services, tenant, None)
     try:
         found = services.catalogue.owned(tenant.id, name)
     except NotFound:
         check_name(name)
-        quota = tenant.quotas.templates
-        if quota is not None and len(services.catalogue.all(tenant.id)) >= quota:
-            raise QuotaExceeded(
-                f"the quota of tenant {tenant.name!r} is {quota} templates.", remedy="Delete templates or snapshots."
-            ) from None
-        return await services.catalogue.create(tenant.id, name=name)
+        return await _create(services, tenant, name)
     if found.kind != "template":
         raise ConfigError(f"{name!r} is a snapshot, not a template", remedy="Choose another name.")
     return found
+
+
+async def _create(services: Services, tenant: Tenant, name: str | None) -> Template:
+    quota = tenant.quotas.templates
+    if quota is not None and len(services.catalogue.all(tenant.id)) >= quota:
+        raise QuotaExceeded(f"the quota of tenant {tenant.name!r} is {quota} templates.", remedy="Delete templates or snapshots.")
+    return await services.catalogue.create(tenant.id, name=name)
 
 
 def _owned(template: Template, tenant: Tenant) -> None:

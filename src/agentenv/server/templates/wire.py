@@ -18,6 +18,8 @@ from agentenv.server.fleet.ground import Ground
 
 Name = Annotated[str, Field(min_length=1, max_length=300)]
 Tags = Annotated[list[Annotated[str, Field(min_length=1, max_length=128)]], Field(max_length=100)]
+CpuCount = Annotated[int, Field(ge=1, le=4096)]
+MemoryMB = Annotated[int, Field(ge=16, le=2**30)]
 Level = Literal["debug", "info", "warn", "error"]
 
 
@@ -37,8 +39,8 @@ class NewTemplate(Body):
     tags: Tags = []
     """What the build is to be called besides."""
     teamID: str | None = None
-    cpuCount: Annotated[int, Field(ge=1, le=4096)] | None = None
-    memoryMB: Annotated[int, Field(ge=16, le=2**30)] | None = None
+    cpuCount: CpuCount | None = None
+    memoryMB: MemoryMB | None = None
     minFreeDiskMb: Annotated[int, Field(ge=0, le=2**30)] | None = None
     """Of no effect: files grow until the sandbox's limit of storage."""
 
@@ -52,7 +54,7 @@ class NewTemplate(Body):
 
     def resources(self) -> Resources:
         """The limits of its sandboxes."""
-        return Resources(cpu=self.cpuCount, memory=None if self.memoryMB is None else self.memoryMB << 20, pids=None)
+        return resources_of(self.cpuCount, self.memoryMB)
 
 
 class Step(Body):
@@ -232,6 +234,11 @@ class TagInfo(BaseModel):
     tag: str
     buildID: str
     createdAt: datetime
+
+
+def resources_of(cores: int | None, memory_mb: int | None) -> Resources:
+    """The limits of a template's sandboxes."""
+    return Resources(cpu=cores, memory=None if memory_mb is None else memory_mb << 20, pids=None)
 
 
 def template_info(template: Template, builds: Sequence[Build], ground: Ground) -> TemplateInfo:
