@@ -136,12 +136,13 @@ async def after_memory(subject: Subject) -> None:
 async def _expect_reached(lab: Lab, network: dict[str, object], wanted: list[str]) -> None:
     """A sandbox with that network reaches of everything in the lab what is wanted, and of its neighbour and its own host nothing."""
     sandbox, neighbour = await _networked(lab, network), await lab.subject.create(network=True)
-    places = [*_PUBLIC, *_CLOSED, await lab.gateway(sandbox)]
+    there = await lab.serve_in(neighbour)
+    links = await lab.links()
+    places = [*_PUBLIC, *_CLOSED, *(host for host, _ in links)]
     # Nothing would be shown by what nobody could reach.
     expect_equal("what the lab's host reaches, where each address has a server", await lab.reached_by_host(places), places)
-    there = await lab.serve_in(neighbour)
     expect_equal("what a neighbour reaches of itself", await lab.reached(neighbour, [there]), [there])
-    expect_equal("what it reaches", await lab.reached(sandbox, [*places, there]), wanted)
+    expect_equal("what it reaches", await lab.reached(sandbox, [*places, there, *(other for _, other in links)]), wanted)
 
 
 async def _networked(lab: Lab, network: dict[str, object]) -> AsyncSandbox:

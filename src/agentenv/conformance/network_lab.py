@@ -6,6 +6,7 @@ None of it is this machine's: the lab's host is a network namespace in which a n
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 import re
 import secrets
@@ -19,6 +20,7 @@ from pathlib import Path
 from agentenv.conformance import world
 from agentenv.conformance.aside import NETWORK, aside
 from agentenv.conformance.subject import Subject
+from agentenv.egress.rules import INTERFACE_PREFIX
 from agentenv.isolation.conformance import CheckFailed
 from agentenv.node import Node
 from agentenv.node.network_host import state_directory
@@ -96,11 +98,13 @@ class Lab:
         told = await sandbox.commands.run(["python3", "-c", _OWN_ADDRESS], check=True)
         return told.stdout.strip()
 
-    async def gateway(self, sandbox: AsyncSandbox) -> str:
-        """The host's end of the sandbox's link."""
-        lines = (await sandbox.commands.run("cat /proc/net/route", check=True)).stdout.splitlines()[1:]
-        word = next(fields[2] for line in lines if (fields := line.split())[1] == "00000000")
-        return ".".join(str(byte) for byte in bytes.fromhex(word)[::-1])
+    async def links(self) -> list[tuple[str, str]]:
+        """Both ends of each sandbox's link: the host's, and the one at which others would reach the sandbox, whatever it calls itself."""
+        tool = await asyncio.create_subprocess_exec("ip", "-j", "-4", "address", stdout=subprocess.PIPE)
+        output, _ = await tool.communicate()
+        found = [link for link in json.loads(output) if link["ifname"].startswith(INTERFACE_PREFIX)]
+        ends = [ipaddress.IPv4Address(address["local"]) for link in found for address in link["addr_info"]]
+        return [(str(end), str(end + 1)) for end in ends]
 
 
 # No packet is sent: this only has the kernel choose the address that it would send from.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 from agentenv.conformance.life import expect_alive
 from agentenv.conformance.resident import start_resident
-from agentenv.conformance.subject import Subject
-from agentenv.errors import InvalidState, NotFound
+from agentenv.conformance.subject import PATIENT, Subject
+from agentenv.errors import CapabilityError, InvalidState, NotFound
 from agentenv.isolation.conformance import check, expect, expect_equal, expect_refusal
+from agentenv.node import Node
 from agentenv.node.snapshots import Snapshot
+from agentenv.sandbox import AsyncSandbox
 
 _SWEEPS = 4
 
@@ -146,6 +149,22 @@ async def deleted(subject: Subject) -> None:
     expect_equal("the file of one that started from it", await child.files.read("/root/file"), "kept")
 
 
+@check("snapshots.other-image", needs=("filesystem_snapshot",))
+async def other_image(subject: Subject) -> None:
+    """A snapshot whose image is not what it was made on any more is refused by naming both; nothing is started, and a sandbox goes on."""
+    sandbox = await subject.create()
+    taken = await subject.snapshot(sandbox, memory=False)
+    written = subject.node.home / "snapshots" / "tree" / f"{taken.id}.json"
+    facts = json.loads(await asyncio.to_thread(written.read_bytes))
+    await asyncio.to_thread(written.write_text, json.dumps({**facts, "base": "another image"}))
+    async with await Node.open(subject.node.home) as other:
+        with expect_refusal("a start from a snapshot of another image", CapabilityError) as caught:
+            subject.keep(await AsyncSandbox.create(snapshot=taken.id, isolation=subject.isolation, timeouts=PATIENT, node=other))
+        expect("another image" in str(caught[0]) and taken.base in str(caught[0]), f"it does not name both images: {caught[0]}")
+        expect_equal("the sandboxes that were started", [one.id for one in other.list() if one.owner == other.owner.id], [])
+    await expect_alive(sandbox)
+
+
 @check("snapshots.memory", needs=("memory_snapshot",), seconds=300)
 async def memory(subject: Subject) -> None:
     """A snapshot of memory keeps processes: after a rollback, and in a sandbox that starts from it, they hold what they held."""
@@ -184,4 +203,4 @@ async def files_of_memory(subject: Subject) -> None:
     expect_equal("the commands that run", await second.commands.list(), [])
 
 
-CHECKS = (files, rollback, tree, while_writing, paused, broken_off, deleted, memory, files_of_memory)
+CHECKS = (files, rollback, tree, while_writing, paused, broken_off, deleted, other_image, memory, files_of_memory)

@@ -8,10 +8,14 @@ import secrets
 import shutil
 import subprocess
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from agentenv.errors import AgentEnvError, InvalidState, StartupTimeout
+import msgspec
+
+from agentenv.errors import AgentEnvError, CapabilityError, InvalidState, StartupTimeout
 from agentenv.guest import Command, Connection
 from agentenv.guest.processes import Tap
 from agentenv.guest.processes import start as start_process
@@ -23,6 +27,10 @@ _QUIET = 0.5
 """Seconds without output after which a machine counts as standing still; its program prints without a pause."""
 
 _SWEEPS = 4
+
+_LONGEST_FACTS = 1 << 16
+OTHER_VERSION = "90210"
+"""What no format and no program of a backend is called."""
 
 _SETTLING = 3.0
 """Seconds within which what was printed before a pause has come."""
@@ -118,6 +126,28 @@ async def damaged(yard: Yard) -> None:
         await _expect_damage_noticed(yard, checkpoint, file)
 
 
+@check("machine-memory.version", needs=("memory_snapshot",), seconds=300)
+async def version(yard: Yard) -> None:
+    """A checkpoint of another format, or of another version of the backend's program, is refused by saying so, which leaves nothing."""
+    machine = await yard.start()
+    checkpoint, _ = await take_checkpoint(yard, machine)
+    await machine.kill()
+    changes = await asyncio.to_thread(_of_other_versions, checkpoint / "memory", yard.probe.version or "")
+    expect(changes, "no file of the checkpoint is a mapping with a `format`, so that one of another format cannot be told from it.")
+    for file, field, content in changes:
+        before = await asyncio.to_thread(file.read_bytes)
+        await asyncio.to_thread(file.write_bytes, content)
+        spec = yard.spec()
+        with expect_refusal(f"a checkpoint of another {field}", CapabilityError) as caught:
+            yard.keep(await _restored(yard, checkpoint, spec))
+        error = caught[0]
+        assert isinstance(error, CapabilityError)
+        expect(OTHER_VERSION in str(error) and error.remedy, f"it names neither the other {field} nor a way out: {error}")
+        await yard.expect_nothing_left(spec.directory, f"a start from a checkpoint of another {field}")
+        await asyncio.to_thread(file.write_bytes, before)
+    yard.keep(await _restored(yard, checkpoint, yard.spec()))
+
+
 @check("machine-memory.broken-off", needs=("memory_snapshot",), seconds=300)
 async def broken_off(yard: Yard) -> None:
     """A start from a checkpoint that takes too long is a `StartupTimeout`; one that is given up at any moment leaves nothing."""
@@ -191,6 +221,23 @@ async def _expect_damage_noticed(yard: Yard, checkpoint: Path, file: Path) -> No
         await asyncio.to_thread(file.write_bytes, content)
 
 
+def _of_other_versions(memory: Path, program: str) -> list[tuple[Path, str, bytes]]:
+    """For each file that says how the checkpoint was made: what would stand in it had that been otherwise, and the field that differs.
+
+    Such a file is a mapping in JSON or MessagePack with a `format`; a field whose text stands in `program` is the version of that.
+    """
+    found = []
+    for file in sorted(path for path in memory.rglob("*") if path.is_file() and path.stat().st_size <= _LONGEST_FACTS):
+        for codec in (msgspec.json, msgspec.msgpack):
+            with suppress(msgspec.MsgspecError):
+                facts = codec.decode(file.read_bytes(), type=dict[str, Any])
+                if "format" in facts:
+                    versions = [name for name, value in facts.items() if isinstance(value, str) and value and value in program]
+                    others = {"format": int(OTHER_VERSION), **dict.fromkeys(versions, OTHER_VERSION)}
+                    found += [(file, name, codec.encode({**facts, name: other})) for name, other in others.items()]
+    return found
+
+
 def _checkpointing(machine: Machine) -> Checkpointing:
     if not isinstance(machine, Checkpointing):
         raise CheckFailed("the backend claims memory snapshots and its machine has no `checkpoint`.")
@@ -218,4 +265,4 @@ async def _until_quiet(tap: Tap) -> None:
     raise CheckFailed(f"a paused machine goes on printing: {taken} bytes came after the pause.")
 
 
-CHECKS = (stops, kill_while_paused, claim, restore, checkpoint_of_a_child, running_is_refused, damaged, broken_off)
+CHECKS = (stops, kill_while_paused, claim, restore, checkpoint_of_a_child, running_is_refused, damaged, version, broken_off)
