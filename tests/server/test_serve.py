@@ -73,6 +73,7 @@ def test_what_ran_is_paused_for_the_next_server(start_server: StartServer) -> No
     with first.client() as client:
         running, paused, on_disk = create(client, timeout=1000), create(client), create(client)
         client.post(f"/sandboxes/{paused}/pause")
+        measured = client.get(f"/sandboxes/{on_disk}/metrics").json()
         client.post(f"/sandboxes/{on_disk}/pause", json={"memory": False})
     first.stop("persist")
     with start_server().client() as client:
@@ -84,6 +85,7 @@ def test_what_ran_is_paused_for_the_next_server(start_server: StartServer) -> No
         taken_over = {sandbox: client.get(f"/v2/sandboxes/{sandbox}/logs?search=taken").json()["logs"][0] for sandbox in found}
         assert taken_over[running]["fields"]["lost"] == "memory and processes"
         assert "lost" not in taken_over[on_disk]["fields"]
+        assert client.get(f"/sandboxes/{on_disk}/metrics").json() == measured != []
         for sandbox in found:
             assert client.delete(f"/sandboxes/{sandbox}").status_code == 204
 

@@ -13,7 +13,7 @@ from tests.server.dashboard.test_lineage import BASE
 
 from agentenv.server.dashboard.listing import PAGE_SIZE, Query, Shown, SortBy, page_of, turned
 from agentenv.server.fleet import Fleet, State
-from agentenv.server.fleet.gauges import Sample
+from agentenv.server.fleet.archive import Sample
 
 VIEWS = [
     replace(

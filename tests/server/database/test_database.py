@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import select, text, update
 
 from agentenv.errors import ConfigError, InfrastructureError
 from agentenv.server.database import Database, migrations
 from agentenv.server.database.batching import BatchWriter
-from agentenv.server.database.tables import LogRow, SchemaVersion, TenantRow
+from agentenv.server.database.tables import LogRow, SampleRow, SchemaVersion, TenantRow
 
 
 def row(name: str) -> TenantRow:
@@ -98,15 +98,16 @@ async def test_tables_of_a_newer_version_are_refused(tmp_path: Path) -> None:
         await Database.open(None, tmp_path)
 
 
-async def test_an_older_version_is_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = await Database.open(None, tmp_path)
-    await first.close()
-    monkeypatch.setattr(migrations, "STEPS", (lambda connection: connection.execute(text("CREATE TABLE newer (id INTEGER)")),))
-    monkeypatch.setattr(migrations, "CURRENT", 2)
-    second = await Database.open(None, tmp_path)
-    assert await second.version() == 2
+async def test_an_older_version_is_brought_up_to_date(database: Database, database_url: str | None, tmp_path: Path) -> None:
+    async with database.write() as session:
+        session.add(row("a"))
+        await session.execute(text("DROP TABLE samples"))
+        await session.execute(update(SchemaVersion).values(version=1))
+    second = await Database.open(database_url, tmp_path)
+    assert await second.version() == migrations.CURRENT
     async with second.read() as session:
-        assert (await session.execute(text("SELECT * FROM newer"))).all() == []
+        assert (await session.scalars(select(SampleRow))).all() == []
+        assert (await session.scalars(select(TenantRow))).one().id == "a"
     await second.close()
 
 

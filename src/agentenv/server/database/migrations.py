@@ -7,9 +7,14 @@ from collections.abc import Callable
 from sqlalchemy import Connection, insert, inspect, select, update
 
 from agentenv.errors import InfrastructureError
-from agentenv.server.database.tables import Base, SchemaVersion
+from agentenv.server.database.tables import Base, SampleRow, SchemaVersion
 
-STEPS: tuple[Callable[[Connection], None], ...] = ()
+
+def _keep_samples(connection: Connection) -> None:
+    Base.metadata.tables[SampleRow.__tablename__].create(connection)
+
+
+STEPS: tuple[Callable[[Connection], None], ...] = (_keep_samples,)
 """What leads from version n to n + 1 is `STEPS[n - 1]`."""
 
 CURRENT = len(STEPS) + 1

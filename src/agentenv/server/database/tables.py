@@ -146,6 +146,18 @@ class TagRow(Base):
     created: Mapped[float]
 
 
+class SampleRow(Base):
+    """Several measurements of a sandbox in a row, up to the moment `until`; see `agentenv.server.fleet.archive`."""
+
+    __tablename__ = "samples"
+    id: Mapped[int] = mapped_column(BIG, primary_key=True, autoincrement=True)
+    sandbox: Mapped[str] = mapped_column(String(36))
+    until: Mapped[float]
+    data: Mapped[bytes] = mapped_column(LargeBinary)
+
+    __table_args__ = (Index("samples_by_sandbox", "sandbox", "until"),)
+
+
 class LogRow(Base):
     """A line about a sandbox or a build (`subject` is its id); `time` is unix milliseconds."""
 

@@ -18,12 +18,13 @@ from agentenv.sandbox import AsyncSandbox
 from agentenv.server.access import Access, Tenant
 from agentenv.server.catalogue import Catalogue
 from agentenv.server.database import Database
+from agentenv.server.fleet.archive import Archive, Sample
 from agentenv.server.fleet.births import Births
 from agentenv.server.fleet.branches import Branches, Named
 from agentenv.server.fleet.changes import Changes
 from agentenv.server.fleet.creating import Creating, check_timeout, same_reach
 from agentenv.server.fleet.deadlines import Deadlines
-from agentenv.server.fleet.gauges import Gauges, Sample
+from agentenv.server.fleet.gauges import Gauges
 from agentenv.server.fleet.ground import Ground
 from agentenv.server.fleet.housekeeping import Housekeeping
 from agentenv.server.fleet.leaving import LeavingPolicy, leave
@@ -86,8 +87,9 @@ class Fleet:
         self._creating = Creating(settings, self._changes, catalogue, repeats, self._pools)
         self._branches = Branches(self._changes, catalogue)
         history = settings.history
-        self.gauges = Gauges(lambda: self._register, self.telemetry.uses, interval=history.interval, samples=history.samples)
-        self._housekeeping = Housekeeping(self._changes, catalogue, database, repeats, settings.idle, history)
+        measured, archive = history.samples, Archive(database)
+        self.gauges = Gauges(lambda: self._register, self.telemetry.uses, archive, interval=history.interval, samples=measured)
+        self._housekeeping = Housekeeping(self._changes, catalogue, database, repeats, self.gauges, settings.idle, history)
         self._tasks: set[asyncio.Task[None]] = set()
         self.leaving = False
         """Whether the server is ending and starts nothing more."""
@@ -104,8 +106,9 @@ class Fleet:
         except BaseException:
             await fleet.close()
             raise
+        fleet._in_background(ground.prepare(fleet.node, settings.sandboxes.isolation))
         fleet._pools.start()
-        fleet.gauges.start()
+        await fleet.gauges.start()
         fleet._housekeeping.start()
         return fleet
 
@@ -272,10 +275,7 @@ class Fleet:
 
     async def samples(self, tenant: Tenant, sandbox_id: str) -> list[Sample]:
         """What a sandbox used, the oldest first; at least one measurement where it runs. Raises `NotFound`."""
-        resident = self._register.owned(tenant.id, sandbox_id)
-        if not self.gauges.history(resident.id):
-            await self.gauges.now(resident)
-        return self.gauges.history(resident.id)
+        return await self.gauges.history(self._register.owned(tenant.id, sandbox_id))
 
     # What the in-sandbox API, the proxy, builds and the dashboard need.
 

@@ -15,6 +15,7 @@ from agentenv.server.catalogue import Catalogue
 from agentenv.server.database import Database
 from agentenv.server.database.tables import SandboxRow
 from agentenv.server.fleet.changes import Changes
+from agentenv.server.fleet.gauges import Gauges
 from agentenv.server.fleet.records import State
 from agentenv.server.fleet.repeats import KEPT, Repeats
 from agentenv.server.fleet.resident import Resident
@@ -36,6 +37,7 @@ class Housekeeping:
     catalogue: Catalogue
     database: Database
     repeats: Repeats
+    gauges: Gauges
     idle: IdleSettings
     history: HistorySettings
     _closed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -65,6 +67,7 @@ class Housekeeping:
         before = time.time() - self.history.logs
         await self.changes.logbook.forget(before)
         await self.repeats.forget(time.time() - KEPT)
+        await self.gauges.tidy()
         async with self.database.write() as session:
             await session.execute(delete(SandboxRow).where(SandboxRow.ended < before))
         await self.catalogue.write_counts()

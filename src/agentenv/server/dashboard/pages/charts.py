@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from nicegui import ui
 
-from agentenv.server.fleet.gauges import Sample
+from agentenv.server.fleet.archive import Sample
 
 Point = tuple[float, float]
 Unit = Literal["cores", "bytes", "count"]

@@ -21,7 +21,7 @@ from agentenv.server.dashboard.processes import processes
 from agentenv.server.dashboard.rendering import EMPTY, clock, size
 from agentenv.server.dashboard.viewer import Viewer
 from agentenv.server.fleet import SandboxView
-from agentenv.server.fleet.gauges import Sample
+from agentenv.server.fleet.archive import Sample
 
 EVERY = 1.0
 """Seconds between two looks at its state and what it uses."""
