@@ -7,13 +7,16 @@ import time
 from collections.abc import Sequence
 
 from agentenv.conformance.life import expect_no_others, expect_right_time
-from agentenv.conformance.resident import converse, start_resident
+from agentenv.conformance.resident import Resident, converse, start_resident
 from agentenv.conformance.subject import Subject
 from agentenv.isolation.conformance import check, expect, expect_equal
 from agentenv.sandbox import AsyncSandbox
 
 HYGIENE_CHILDREN = 8
 _SWEEPS = 4
+_ENDING = 30.0
+"""Seconds within which a program in a child hears that its connections have ended."""
+
 _HOOK = "#!/bin/sh\necho ran >> /root/hook\nhostname > /root/hook-name\n"
 
 
@@ -116,39 +119,63 @@ async def hygiene(subject: Subject) -> None:
     parent = await subject.create()
     await parent.files.write("/root/file", "the same")
     children = await subject.fork(parent, HYGIENE_CHILDREN)
-    everybody = [parent, *children]
-    await _expect_different(everybody, "random numbers", "head -c 16 /dev/urandom | od -An -tx1")
-    await _expect_different(everybody, "machine-id", "cat /etc/machine-id")
-    await _expect_different(everybody, "kernel's name", "hostname")
-    await expect_right_time(parent)
-    for child in children:
-        names = (await child.commands.run("hostname; cat /etc/hostname")).stdout.split()
-        expect_equal("a child's name, from its kernel and its file", names, [child.id, child.id])
-        expect_equal("a child's file", await child.files.read("/root/file"), "the same")
-        await expect_right_time(child)
+    await _expect_somebody_else(parent, children)
+    for one in (parent, *children):
+        expect_equal("its file", await one.files.read("/root/file"), "the same")
 
 
 @check("forks.after-memory", needs=("memory_snapshot",), seconds=300)
 async def after_memory(subject: Subject) -> None:
     """In a child that goes on from memory the parent's connections have ended, and the image's hooks have run; in the parent neither."""
+    await _expect_hygiene_of_memory(subject, 1)
+
+
+@check("forks.memory-of-eight", needs=("memory_snapshot",), seconds=600)
+async def memory_of_eight(subject: Subject) -> None:
+    """Eight children of one memory are the same within, each somebody else without: connections ended, hooks run, names, random numbers."""
+    await _expect_hygiene_of_memory(subject, HYGIENE_CHILDREN)
+
+
+async def _expect_hygiene_of_memory(subject: Subject, count: int) -> None:
     parent = await subject.create()
     await subject.require(parent, "python3")
     await parent.files.write("/etc/agentenv/restored.d/10-mark", _HOOK, mode=0o755)
     resident = await start_resident(parent)
     connection = await parent.dial(resident.port)
     try:
-        await asyncio.to_thread(converse, connection, "1")
-        ended = (await resident.ask(parent)).ended
-        (child,) = await subject.fork(parent, 1, memory=True)
-        expect_equal("what the hook wrote in the child", await child.files.read("/root/hook"), "ran\n")
-        expect_equal("the name that the hook saw", (await child.files.read("/root/hook-name")).strip(), child.id)
+        before = await asyncio.to_thread(converse, connection, "1")
+        children = await subject.fork(parent, count, memory=True)
         expect(not await parent.files.exists("/root/hook"), "the hook has run in the parent.")
-        while (await resident.ask(child)).ended < ended + 1:
-            continue
         expect_equal("the answer on the parent's connection", (await asyncio.to_thread(converse, connection, "add")).value, 2)
     finally:
         connection.close()
-    expect_equal("the value in the child", (await resident.ask(child)).value, 1)
+    await _expect_somebody_else(parent, children)
+    for child in children:
+        expect_equal("what the hook wrote in a child", await child.files.read("/root/hook"), "ran\n")
+        expect_equal("the name that the hook saw", (await child.files.read("/root/hook-name")).strip(), child.id)
+        told = await resident.ask(child)
+        expect_equal("the value in a child", told.value, 1)
+        expect(told.ticks >= before.ticks, f"the program of a child has lost ticks: {told.ticks} after {before.ticks}.")
+        await _until_ended(resident, child)
+
+
+async def _until_ended(resident: Resident, child: AsyncSandbox) -> None:
+    """Returns when the program has no connection but the one on which it is asked."""
+    latest = time.monotonic() + _ENDING
+    while (await resident.ask(child)).connections > 1:
+        expect(time.monotonic() < latest, "a connection of the parent is still open in a child.")
+
+
+async def _expect_somebody_else(parent: AsyncSandbox, children: Sequence[AsyncSandbox]) -> None:
+    everybody = [parent, *children]
+    await _expect_different(everybody, "random numbers", "head -c 16 /dev/urandom | od -An -tx1")
+    await _expect_different(everybody, "machine-id", "cat /etc/machine-id")
+    await _expect_different(everybody, "kernel's name", "hostname")
+    for child in children:
+        names = (await child.commands.run("hostname; cat /etc/hostname")).stdout.split()
+        expect_equal("a child's name, from its kernel and its file", names, [child.id, child.id])
+    for one in everybody:
+        await expect_right_time(one)
 
 
 async def _expect_different(sandboxes: Sequence[AsyncSandbox], what: str, line: str) -> None:
@@ -157,4 +184,4 @@ async def _expect_different(sandboxes: Sequence[AsyncSandbox], what: str, line: 
     expect(len(set(told)) == len(told), f"parent and children do not all differ in {what}: {told}.")
 
 
-CHECKS = (files, outlive, paused, broken_off, memory, running_command, hygiene, after_memory)
+CHECKS = (files, outlive, paused, broken_off, memory, running_command, hygiene, after_memory, memory_of_eight)

@@ -14,7 +14,8 @@ from agentenv.sandbox import AsyncSandbox
 
 PROGRAM = """
 import socket, threading, time
-held = {"value": 0, "ticks": 0, "ended": 0}
+held = {"value": 0, "ticks": 0}
+connections = set()
 server = socket.create_server(("127.0.0.1", 0), backlog=64)
 print(server.getsockname()[1], flush=True)
 def tick():
@@ -28,24 +29,26 @@ def serve(connection):
                 held["value"] += 1
             elif word != b"tell":
                 held["value"] = int(word)
-            connection.sendall(b"%d %d %d\\n" % (held["value"], held["ticks"], held["ended"]))
+            connection.sendall(b"%d %d %d\\n" % (held["value"], held["ticks"], len(connections)))
     except OSError:
         pass
-    held["ended"] += 1
+    connections.discard(connection)
     connection.close()
 threading.Thread(target=tick, daemon=True).start()
 while True:
-    threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
+    connection = server.accept()[0]
+    connections.add(connection)
+    threading.Thread(target=serve, args=(connection,), daemon=True).start()
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the program holds: the `value` it was given, its own `ticks`, and how many connections have `ended`."""
+    """What the program holds: the `value` it was given, its own `ticks`, and how many `connections`, that of the question among them."""
 
     value: int
     ticks: int
-    ended: int
+    connections: int
 
 
 @dataclass(frozen=True, slots=True)
