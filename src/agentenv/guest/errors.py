@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentenv.errors import AgentEnvError, InfrastructureError
+from agentenv.errors import AgentEnvError, InfrastructureError, ProtocolError
 
 
 class AgentFailure(AgentEnvError):
@@ -13,6 +13,10 @@ class AgentFailure(AgentEnvError):
         self.operation = operation
         self.code = code
         self.detail = detail
+
+
+class RequestTooLong(ProtocolError):
+    """A request does not fit into a frame of the agent's protocol; nothing was sent."""
 
 
 class ConnectionLost(InfrastructureError):

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from agentenv.errors import ProtocolError
+from agentenv.guest.errors import RequestTooLong
 
 MAX_FRAME = 1_048_576
 """Largest number of bytes after the length field."""
@@ -83,10 +84,10 @@ _decoder = msgspec.msgpack.Decoder(tuple[int, int, bytes | int | dict[str, Any] 
 
 
 def encode(stream: int, kind: Kind, body: Body = None) -> bytes:
-    """One whole frame, length included. Raises `ProtocolError` for one that is too long (an environment of a megabyte, say)."""
+    """One whole frame, length included. Raises `RequestTooLong` (an environment of a megabyte, say)."""
     payload = _encoder.encode((stream, kind.value, body))
     if len(payload) > MAX_FRAME:
-        raise ProtocolError(
+        raise RequestTooLong(
             f"a {kind.name} frame of {len(payload)} bytes is longer than the {MAX_FRAME} that the agent protocol allows.",
             remedy="Pass large content through files or stdin instead of arguments.",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import signal
 from collections.abc import AsyncIterator
 
@@ -201,6 +202,26 @@ async def test_input_comes_in_order_and_ends(http: httpx.AsyncClient) -> None:
         assert (await rest(events))[0] == b"".join(numbers)
     with pytest.raises(Failed, match="closed"):
         await feed(http, pid, stdin=b"x")
+
+
+async def test_much_input_in_one_call_arrives_whole(http: httpx.AsyncClient) -> None:
+    size = 3 << 20
+    script = f"head -c {size} | sha256sum; echo done"
+    async with streamed(http, START, [shell(script, stdin=True)], wire.StartResponse) as events:
+        pid = await started(events)
+        content = bytes(range(256)) * (size >> 8)
+        await feed(http, pid, stdin=content)
+        out, _, end = await rest(events)
+    assert out.decode().split()[0] == hashlib.sha256(content).hexdigest()
+    assert end.exit_code == 0
+
+
+async def test_a_start_that_fits_into_no_frame_is_refused_with_the_limit(http: httpx.AsyncClient) -> None:
+    long = wire.StartRequest(process=wire.ProcessConfig(cmd="/bin/true", args=["x" * (1 << 20)]))
+    with pytest.raises(Failed, match="longer than the 1048576") as caught:
+        await run(http, long)
+    assert caught.value.code == "resource_exhausted"
+    assert (await run(http, shell("echo goes on")))[0] == b"goes on\n"
 
 
 async def test_a_terminal(http: httpx.AsyncClient) -> None:

@@ -87,6 +87,10 @@ async def test_pause_snapshot_rollback_and_fork(node: RemoteNode, sandbox: Async
         await sandbox.commands.run("true")
     await sandbox.resume()
     children = await sandbox.fork(2)
+    await sandbox.pause()
+    with pytest.raises(InvalidState, match="paused"):
+        await sandbox.rollback(kept)
+    await sandbox.resume()
     await sandbox.rollback(kept)
     assert (await sandbox.files.read("/root/note"), sandbox.generation) == ("one", 2)
     for child in children:

@@ -4,6 +4,7 @@ from fastapi import FastAPI
 
 from agentenv.server.control import administration, branching, health, history, keys, lists, nodes, sandboxes, unsupported
 from agentenv.server.control.auditing import Auditing
+from agentenv.server.control.body_limit import BodyLimit
 from agentenv.server.services import Services
 
 
@@ -12,6 +13,7 @@ def install(app: FastAPI, services: Services) -> None:
     # Of two routes that fit, the first is taken: /sandboxes/metrics before /sandboxes/{sandboxID}.
     for part in (health, history, lists, branching, sandboxes, keys, administration, nodes, unsupported):
         app.include_router(part.router)
+    app.add_middleware(BodyLimit)
     app.add_middleware(Auditing, services=services)
 
 

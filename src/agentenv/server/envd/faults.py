@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentenv.errors import AgentEnvError, InfrastructureError, InvalidState, NotFound, SandboxDied, SandboxFileError, StorageFull
-from agentenv.guest.errors import AgentFailure
+from agentenv.guest.errors import AgentFailure, RequestTooLong
 from agentenv.server.envd.connect import Code, ConnectError
 
 _CODES = {
@@ -39,6 +39,8 @@ def explain(error: AgentEnvError | OSError) -> ConnectError:
         return ConnectError(_CODES.get(error.code, Code.INTERNAL), str(error))
     if isinstance(error, NotFound):
         return ConnectError(Code.NOT_FOUND, str(error))
+    if isinstance(error, RequestTooLong):
+        return ConnectError(Code.RESOURCE_EXHAUSTED, str(error))
     if isinstance(error, StorageFull):
         return ConnectError(Code.FAILED_PRECONDITION, str(error))
     if isinstance(error, SandboxDied | InvalidState):

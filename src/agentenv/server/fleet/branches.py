@@ -76,6 +76,15 @@ class Branches:
         self.changes.logbook.write(source.id, "snapshot taken", snapshot=template.id, name=name)
         return Named(self.catalogue.owned(tenant.id, template.id), tag)
 
+    async def rollback(self, tenant: Tenant, source: Resident, reference: str, *, memory: bool | None) -> None:
+        """See `Fleet.rollback`."""
+        chosen = self.catalogue.choose(tenant.id, reference)
+        if chosen.build.snapshot is None:
+            raise NotFound(f"{reference!r} is no snapshot of a sandbox.")
+        async with source.lock:
+            await self._running(source).rollback(chosen.build.snapshot, memory=memory)
+        self.changes.logbook.write(source.id, "rolled back", to=reference)
+
     def _named(self, tenant: Tenant, name: str) -> Template | None:
         check_name(name)
         try:

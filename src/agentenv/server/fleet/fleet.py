@@ -141,8 +141,12 @@ class Fleet:
 
     def all(self, tenant: Tenant) -> list[SandboxView]:
         """A tenant's sandboxes, the latest first."""
-        mine = [resident.view() for resident in self._register if resident.tenant == tenant.id and resident.state is not State.CREATING]
-        return sorted(mine, key=lambda view: (view.started, view.id), reverse=True)
+        return [resident.view() for resident in self.residents(tenant)]
+
+    def residents(self, tenant: Tenant) -> list[Resident]:
+        """The same, for who looks at all of them and needs little of each; they change under one's hands."""
+        mine = [resident for resident in self._register if resident.tenant == tenant.id and resident.state is not State.CREATING]
+        return sorted(mine, key=lambda resident: (resident.started, resident.id), reverse=True)
 
     def pulse(self, tenant: Tenant) -> int:
         """A number that is another one when any of a tenant's sandboxes comes, goes, or changes its state or end: cheaper than `all`."""
@@ -206,8 +210,7 @@ class Fleet:
     async def set_network(self, tenant: Tenant, sandbox_id: str, rules: NetworkRules) -> SandboxView:
         """Replaces what a running sandbox may reach; connections that are denied now end.
 
-        Raises `NotFound`, `ConfigError`, `InvalidState` while it is paused, or for one without a network where the backend gives that at
-        the start only.
+        Raises `NotFound`, `ConfigError`, `InvalidState` while it is paused, or where it has no network and cannot be given one now.
         """
         resident = self._register.owned(tenant.id, sandbox_id)
         async with resident.lock:
@@ -264,6 +267,10 @@ class Fleet:
         `QuotaExceeded`, `StorageFull`.
         """
         return await self._branches.snapshot(tenant, self._register.owned(tenant.id, sandbox_id), name, memory=memory)
+
+    async def rollback(self, tenant: Tenant, sandbox_id: str, reference: str, *, memory: bool | None = None) -> None:
+        """Puts a running sandbox back to a snapshot. Raises `NotFound`, `InvalidState` while it is paused, what a start raises."""
+        await self._branches.rollback(tenant, self._register.owned(tenant.id, sandbox_id), reference, memory=memory)
 
     async def denials(self, tenant: Tenant, sandbox_id: str) -> tuple[Denial, ...]:
         """What a sandbox was refused to reach since its machine started, the oldest first. Raises `NotFound`."""

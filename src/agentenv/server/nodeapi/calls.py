@@ -61,10 +61,8 @@ async def _snapshot(target: Target, arguments: Arguments) -> Snapshot:
 
 
 async def _rollback(target: Target, arguments: Arguments) -> None:
-    chosen = target.services.catalogue.choose(target.tenant.id, msgspec.convert(arguments["snapshot"], str))
-    if chosen.build.snapshot is None:
-        raise NotFound(f"{arguments['snapshot']!r} is no snapshot of a sandbox.")
-    await target.machine().rollback(chosen.build.snapshot, _memory(arguments))
+    reference = msgspec.convert(arguments["snapshot"], str)
+    await target.services.fleet.rollback(target.tenant, target.id, reference, memory=_memory(arguments))
 
 
 async def _set_network(target: Target, arguments: Arguments) -> None:
