@@ -20,8 +20,9 @@ import dns.rrset
 
 from agentenv.egress.client_hello import Malformed, host_name
 from agentenv.egress.denials import DenialLog
+from agentenv.egress.own_addresses import is_own
 from agentenv.egress.policy import EgressPolicy, is_named, is_special
-from agentenv.egress.resolver import LookupFailed, NoSuchName, Resolver, is_own
+from agentenv.egress.resolver import LookupFailed, NoSuchName, Resolver
 
 QUESTIONS_A_SECOND = 100.0
 BURST = 200.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import socket
 import time
 from dataclasses import dataclass, field
 
@@ -13,6 +12,7 @@ import dns.exception
 import dns.rdatatype
 import dns.resolver
 
+from agentenv.egress.own_addresses import is_own
 from agentenv.egress.policy import EgressPolicy
 
 LONGEST_LOOKUP = 5.0
@@ -93,13 +93,3 @@ def _may_reach(address: ipaddress.IPv4Address, policy: EgressPolicy, port: int, 
         named = any(block.network.prefixlen == 32 and block.matches(address, port) for block in policy.allowed_blocks)
         return named or not is_own(address)
     return by_name and not EgressPolicy().judge_address(address, port) and not is_own(address)
-
-
-def is_own(address: ipaddress.IPv4Address) -> bool:
-    """Whether it is one of this machine's addresses: only those can be bound to."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind((str(address), 0))
-        except OSError:
-            return False
-    return True
