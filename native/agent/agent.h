@@ -30,6 +30,8 @@ struct agent {
     struct timer listen_again; /* after the descriptors ran out */
     struct source signals;
     struct source uevents; /* of a virtual machine with serial ports: new devices; fd -1: not listened for */
+    struct source uplink; /* frames of the host's network, where the kernel has none; fd -1: none */
+    struct source tap;    /* of this machine's; fd -1: the way is closed */
     struct port *ports;
     struct process *processes[PROCESS_BUCKETS];
     struct process *finished, **finished_end; /* ended `keep` processes whose outcome nobody has fetched */

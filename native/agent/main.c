@@ -131,7 +131,7 @@ static void raise_file_limit(struct agent *agent) {
 
 static bool start(struct agent *agent, struct options *options) {
     settle_descriptors();
-    if (!leave_standard_streams(&options->stream) || !loop_init(&agent->loop) || !block_signals(agent))
+    if (!leave_standard_streams(&options->stream) || !leave_standard_streams(&agent->uplink.fd) || !loop_init(&agent->loop) || !block_signals(agent))
         return false;
     agent->started = agent->loop.now;
     agent->is_init = getpid() == 1;

@@ -9,6 +9,7 @@
 #include "freeze.h"
 #include "machine.h"
 #include "tar.h"
+#include "uplink.h"
 #include "watch.h"
 
 static const struct {
@@ -38,6 +39,7 @@ static const struct {
     {"stop_all", operation_stop_all},
     {"continue_all", operation_continue_all},
     {"configure", operation_configure},
+    {"network", operation_network},
     {"freeze", operation_freeze},
     {"thaw", operation_thaw},
     {"restored", operation_restored},

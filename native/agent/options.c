@@ -44,6 +44,8 @@ static bool read_option(struct options *options, struct agent *agent, const char
         return read_descriptor(option, value, &options->stream);
     if (strcmp(option, "--listen") == 0)
         return read_descriptor(option, value, &options->listener);
+    if (strcmp(option, "--uplink") == 0)
+        return read_descriptor(option, value, &agent->uplink.fd);
     if (strcmp(option, "--memory-usage") == 0)
         return read_descriptor(option, value, &limits->usage);
     if (strcmp(option, "--cpuinfo") == 0)
@@ -75,7 +77,7 @@ static bool read_option(struct options *options, struct agent *agent, const char
 void options_defaults(struct options *options, struct agent *agent) {
     *options = (struct options){.stream = -1, .listener = -1};
     agent->limits.usage = agent->limits.cpuinfo = agent->limits.meminfo = -1;
-    agent->uevents.fd = agent->upper = -1;
+    agent->uevents.fd = agent->uplink.fd = agent->tap.fd = agent->upper = -1;
 }
 
 bool options_read(struct options *options, struct agent *agent, int count, char **arguments) {

@@ -157,7 +157,7 @@ def test_an_attacker_who_is_root_in_a_virtual_machine_gets_nowhere(tmp_path: Pat
     in_lab(tmp_path, monkeypatch, scenario, machines)
 
 
-@pytest.mark.parametrize("isolation", [backend("namespace")])
+@pytest.mark.parametrize("isolation", [backend("namespace"), backend("gvisor", pytest.mark.soak)])
 def test_rules_are_kept_and_changed_through_a_sandboxes_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, isolation: str) -> None:
     async def scenario(lab: Lab, node: Node) -> None:
         closed = f"TLS: TLSV1_ALERT_ACCESS_DENIED|reached: {PUBLIC} good.example"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,10 +52,14 @@ def test_memory_is_told_by_a_meminfo_of_its_own(tmp_path: Path) -> None:
     assert mounts["/run"] == ["mode=0755", f"size={64 << 20}"]
 
 
-@pytest.mark.parametrize(("netns", "told"), [(None, {"type": "network"}), (Path("/n"), {"type": "network", "path": "/n"})])
-def test_a_network_is_a_namespace_that_was_made_before(tmp_path: Path, netns: Path | None, told: dict[str, str]) -> None:
-    config = written(tmp_path, network=Network(netns is not None, netns))
-    assert told in config["linux"]["namespaces"]  # type: ignore[index]
+@pytest.mark.parametrize("enabled", [False, True])
+def test_only_the_agent_of_a_networked_sandbox_may_make_interfaces(tmp_path: Path, enabled: bool) -> None:
+    config = written(tmp_path, network=Network(enabled))
+    assert {"type": "network"} in config["linux"]["namespaces"]  # type: ignore[index]
+    process: dict[str, Any] = config["process"]  # type: ignore[assignment]
+    assert ("CAP_NET_ADMIN" in process["capabilities"]["effective"]) is enabled
+    assert "CAP_NET_ADMIN" not in process["capabilities"]["bounding"]
+    assert ("--uplink" in process["args"]) is enabled
 
 
 def test_a_limited_sandbox_counts_so_many_processors(tmp_path: Path) -> None:

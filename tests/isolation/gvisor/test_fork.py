@@ -13,7 +13,6 @@ from tests.isolation.sandboxes import shell
 from agentenv.errors import CapabilityError, InfrastructureError, InvalidState
 from agentenv.guest import Command, Connection
 from agentenv.guest.processes import start as start_process
-from agentenv.isolation.contract import Network
 from agentenv.isolation.gvisor import machine as machine_module
 from agentenv.isolation.gvisor.checkpoint import FILE
 from agentenv.isolation.gvisor.machine import GvisorMachine
@@ -125,18 +124,6 @@ async def test_a_restored_one_can_be_paused_killed_and_leaves_nothing(yard: Gvis
 async def test_a_running_machine_is_not_written_down(yard: GvisorYard, machine: GvisorMachine) -> None:
     with pytest.raises(InvalidState, match="runs"):
         await yard.checkpoint(machine)
-
-
-async def test_a_network_is_refused(yard: GvisorYard, machine: GvisorMachine) -> None:
-    await machine.pause()
-    checkpoint = await yard.checkpoint(machine)
-    networked = Network(enabled=True, netns=Path("/proc/self/ns/net"))
-    with pytest.raises(CapabilityError, match="network"):
-        await yard.child(checkpoint, network=networked)
-    other = await yard.backend.start(yard.spec(network=networked))
-    await other.pause()
-    with pytest.raises(CapabilityError, match="network"):
-        await yard.checkpoint(other)
 
 
 def _truncate(memory: Path) -> None:

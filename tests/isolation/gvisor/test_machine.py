@@ -19,7 +19,7 @@ from agentenv.errors import InfrastructureError, InvalidState, SandboxDied, Star
 from agentenv.guest import Command, Connection, dial, files
 from agentenv.guest.frames import Kind
 from agentenv.guest.processes import start as start_process
-from agentenv.isolation.contract import Checkpointing, Machine, Network, Resources, Restoring, Timeouts, Tree
+from agentenv.isolation.contract import Checkpointing, Machine, Resources, Restoring, Timeouts, Tree
 from agentenv.isolation.gvisor import backend as backend_module
 from agentenv.isolation.gvisor import bundle, control, mounts
 from agentenv.isolation.gvisor.machine import GvisorMachine
@@ -195,18 +195,6 @@ async def test_nothing_stays_open(yard: GvisorYard) -> None:
         await machine.freed()
         counts.append(open_descriptors())
     assert counts[0] == counts[1]
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a named network namespace")
-async def test_a_prepared_network_is_used(yard: GvisorYard) -> None:
-    own = Path(f"/proc/{os.getpid()}/ns/net")  # the test's own stands for a slot of the node's pool
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        machine = await yard.backend.start(yard.spec(network=Network(enabled=True, netns=own)))
-        port = server.getsockname()[1]
-        told = await shell(machine, f"python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", {port}), 5); print(1)'")
-    assert told == "1\n"
-    await machine.kill()
-    assert yard.leftovers() == NOTHING  # who gives the network back must know that nothing uses it
 
 
 def _refuse(error: BaseException) -> Callable[..., None]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from agentenv.errors import BackendUnavailable, CapabilityError, InfrastructureError, InvalidState
+from agentenv.errors import BackendUnavailable, InfrastructureError, InvalidState
 from agentenv.isolation.attempt import Attempt
 from agentenv.isolation.contract import MachineSpec, Probe
 from agentenv.isolation.gvisor import bundle as bundles
-from agentenv.isolation.gvisor import control
+from agentenv.isolation.gvisor import control, uplink
 from agentenv.isolation.gvisor.affinity import release
 from agentenv.isolation.gvisor.birth import Birth
 from agentenv.isolation.gvisor.bundle import Bundle
@@ -24,6 +25,7 @@ from agentenv.isolation.gvisor.probing import probe
 from agentenv.isolation.gvisor.runsc import Runsc
 from agentenv.isolation.gvisor.switchboard import Line, Switchboard
 from agentenv.isolation.gvisor.trunk import Carried, Trunk
+from agentenv.isolation.gvisor.uplink import Uplink
 from agentenv.isolation.namespace import endpoint
 from agentenv.isolation.namespace.cgroups import Cgroup, CgroupTree, group_name
 from agentenv.isolation.namespace.inodes import spread
@@ -69,11 +71,10 @@ class GvisorBackend:
     async def restore(self, spec: MachineSpec, checkpoint: Path) -> GvisorMachine:
         """Starts a sandbox that goes on where the checkpoint was taken; on any failure nothing of it is left.
 
-        Raises `CapabilityError` for a checkpoint of another runsc, `StartupTimeout`, `InfrastructureError`.
+        Raises `CapabilityError` for a checkpoint of another runsc, or of a sandbox with a network where `spec` has none, or the other way
+        round; `StartupTimeout`, `InfrastructureError`.
         """
-        if spec.network.enabled:
-            raise CapabilityError("gVisor cannot restore a checkpoint into a sandbox with a network.", remedy="Restore without one.")
-        facts = await asyncio.to_thread(read_facts, checkpoint, self._runsc.version)
+        facts = await asyncio.to_thread(read_facts, checkpoint, self._runsc.version, network=spec.network.enabled)
         words = ("restore", "--detach", f"--image-path={checkpoint}", f"--bundle={Bundle(spec.directory).directory}", spec.id)
         return await self._make(spec, words, facts.stream)
 
@@ -90,7 +91,14 @@ class GvisorBackend:
             raise InvalidState("this backend is closed.")
         attempt = Attempt("Sandbox")
         async with AsyncExitStack() as held, attempt.within(spec.timeouts.startup):
-            machine = await self._begin(spec, words, carried, attempt, held)
+            try:
+                machine = await self._begin(spec, words, carried, attempt, held)
+            except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise  # whose disk is full, the node knows
+                raise InfrastructureError(
+                    f"sandbox {spec.id} could not be started, in stage '{attempt.stage}': {error}.", remedy="Run `agentenv doctor`."
+                ) from error
             self._machines.add(machine)
             held.pop_all()
         return machine
@@ -98,7 +106,8 @@ class GvisorBackend:
     async def _begin(
         self, spec: MachineSpec, words: tuple[str, ...], carried: Carried | None, attempt: Attempt, held: AsyncExitStack
     ) -> GvisorMachine:
-        bundle = await asyncio.to_thread(bundles.write, spec)
+        waits = spec.network.enabled and carried is not None
+        bundle = await asyncio.to_thread(bundles.write, spec, uplink.OWN_NAMESPACE if waits else None)
         listener = held.enter_context(endpoint.listen(spec.directory))
         log = endpoint.open_log()
         attempt.printed = lambda: endpoint.read_log(log)
@@ -109,13 +118,14 @@ class GvisorBackend:
         attempt.enter("cgroup")
         cgroup = await self._cgroup(spec, held)
         cgroup.apply(replace(applied(spec.resources), cpu=None))  # its start is not held back
+        way_out = await self._way_out(spec, attempt, held) if spec.network.enabled else None
         attempt.enter("launch")
-        network = "host" if spec.network.enabled else "none"
-        command = self._runsc.command(bundle.state, *words, network=network, log=bundle.log)
+        command = self._runsc.command(bundle.state, *words, network="sandbox" if waits else "none", log=bundle.log)
         line = Line(Trunk(near, far, carried), listener)
         held.push_async_callback(self._detach, line)
         await asyncio.wrap_future(self._board.attach(line))
-        born = asyncio.wrap_future(Birth(spec, bundle, command, cgroup.procs_files, far.fileno(), log).begin())
+        frames = way_out.descriptor if way_out is not None else log
+        born = asyncio.wrap_future(Birth(spec, bundle, command, cgroup.procs_files, far.fileno(), frames, log, waits).begin())
         held.push_async_callback(_abandon, born, cgroup)
         greeted = asyncio.ensure_future(asyncio.wrap_future(line.trunk.greeted))
         held.callback(greeted.cancel)
@@ -130,14 +140,31 @@ class GvisorBackend:
         # The agent often answers before runsc has put its books in order, and need not wait for it.
         if spec.resources.pids is not None:
             await limit_processes(spec.directory, spec.resources.pids)
+        if way_out is not None:
+            await asyncio.to_thread(uplink.bring_up, endpoint.connect(spec.directory), way_out.link)
         await asyncio.shield(born)
+        if way_out is not None:
+            way_out.close()
         cgroup.apply(applied(spec.resources))
         release(cgroup)
         process = control.known(bundle.state)
         pidfd = os.pidfd_open(process.sandbox.pid)
         held.callback(os.close, pidfd)
-        parts = Held(spec, bundle, self._runsc, self._board, line, cgroup, process, pidfd, log)
+        link = way_out.link if way_out is not None else None
+        parts = Held(spec, bundle, self._runsc, self._board, line, cgroup, process, pidfd, log, link)
         return GvisorMachine(parts, attempt.finish(), self._forget)
+
+    async def _way_out(self, spec: MachineSpec, attempt: Attempt, held: AsyncExitStack) -> Uplink:
+        made: list[Uplink] = []
+
+        def close() -> None:
+            for way_out in made:
+                way_out.close()
+
+        attempt.enter("network")
+        held.callback(close)
+        await finished(lambda: made.append(Uplink.open(spec.network)))
+        return made[0]
 
     async def _cgroup(self, spec: MachineSpec, held: AsyncExitStack) -> Cgroup:
         made: list[Cgroup] = []

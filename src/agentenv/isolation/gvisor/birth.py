@@ -13,7 +13,7 @@ from pathlib import Path
 from agentenv.errors import InfrastructureError
 from agentenv.isolation.contract import MachineSpec
 from agentenv.isolation.gvisor import bundle as bundles
-from agentenv.isolation.gvisor import mounts
+from agentenv.isolation.gvisor import mounts, uplink
 from agentenv.isolation.gvisor.bundle import Bundle
 from agentenv.isolation.gvisor.runsc import explain
 from agentenv.isolation.namespace import endpoint
@@ -24,14 +24,19 @@ _ENTER_AND_RUN = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 125; shift; done
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """One machine that runsc is to make. `command` is runsc's call, `groups` are the files that enter its cgroup."""
+    """One machine that runsc is to make. `command` is runsc's call, `groups` are the files that enter its cgroup.
+
+    `stream` becomes the agent's standard input, `frames` its standard output. With `waits` it finds the whole world on its loopback.
+    """
 
     spec: MachineSpec
     bundle: Bundle
     command: Sequence[str]
     groups: tuple[Path, ...]
     stream: int
+    frames: int
     log: int
+    waits: bool
 
     def begin(self) -> Future[None]:
         """Starts the thread. What comes of it: nothing, OSError for the mounts, or `InfrastructureError` with what runsc said."""
@@ -48,6 +53,9 @@ class Birth:
                 mounts.mount_overlay(tree, self.bundle.upper(tree), self.bundle.work(tree), self.bundle.mount_point(tree))
             if self.spec.resources.memory is not None:
                 mounts.cover(Path("/proc/meminfo"), self.bundle.meminfo)
+            if self.waits:
+                uplink.enter_waiting_room()
+                mounts.cover(uplink.ROOT_ONLY, self.bundle.nothing)
             self._call_runsc()
         except (OSError, InfrastructureError) as error:
             done.set_exception(error)
@@ -56,9 +64,8 @@ class Birth:
 
     def _call_runsc(self) -> None:
         words = ["/bin/sh", "-c", _ENTER_AND_RUN, "sh", *map(str, self.groups), "--", *self.command]
-        done = subprocess.run(
-            words, stdin=self.stream, stdout=self.log, stderr=self.log, cwd="/", env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}, check=False
-        )
+        env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+        done = subprocess.run(words, stdin=self.stream, stdout=self.frames, stderr=self.log, cwd="/", env=env, check=False)
         if done.returncode != 0:
             told = explain(endpoint.read_log(self.log))
             raise InfrastructureError(

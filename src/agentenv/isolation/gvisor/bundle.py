@@ -1,7 +1,8 @@
 """What runsc is told of a machine: the OCI bundle (https://github.com/opencontainers/runtime-spec, config.md), written by us.
 
 In the machine's directory lie: `bundle/config.json`; `bundle/root` and `bundle/trees/NAME`, where its overlays are mounted for its own eyes
-only; `bundle/meminfo`, by which gVisor is told how much memory there is; `runsc/`, what runsc keeps of it.
+only; `bundle/meminfo`, by which gVisor is told how much memory there is; `bundle/nothing`, shown where runsc shall see nothing; `runsc/`,
+what runsc keeps of it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ _POWERS = (
 _CAPABILITIES = [f"CAP_{name}" for row in _POWERS for name in row]
 """Of gVisor's kernel, not of the host's: root may do in a sandbox what it may do on a machine of its own."""
 
+_OF_THE_AGENT = "CAP_NET_ADMIN"
+"""What makes the network's interface; programs that the agent starts cannot have it, since it is not among the bounding ones."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
@@ -47,6 +51,10 @@ class Bundle:
         return self.directory / "meminfo"
 
     @property
+    def nothing(self) -> Path:
+        return self.directory / "nothing"
+
+    @property
     def state(self) -> Path:
         return self.machine / "runsc"
 
@@ -65,25 +73,28 @@ class Bundle:
         return self.machine / "work" / tree.name
 
 
-def write(spec: MachineSpec) -> Bundle:
-    """Writes the bundle and makes the directories that the mounts need. Raises OSError."""
+def write(spec: MachineSpec, netns: str | None = None) -> Bundle:
+    """Writes the bundle and makes the directories that the mounts need. Raises OSError.
+
+    `netns` names the network namespace whose interfaces runsc takes over into the machine; by default there is none.
+    """
     bundle = Bundle(spec.directory)
     for tree in spec.root.trees:
         for directory in (bundle.mount_point(tree), bundle.upper(tree), bundle.work(tree)):
             directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     bundle.state.mkdir(mode=0o700, exist_ok=True)
+    bundle.nothing.mkdir(exist_ok=True)
     if spec.resources.memory is not None:
         kilobytes = spec.resources.memory >> 10
         bundle.meminfo.write_text("".join(f"{name}: {kilobytes} kB\n" for name in ("MemTotal", "MemFree", "MemAvailable")))
-    (bundle.directory / "config.json").write_text(json.dumps(configuration(spec, bundle)))
+    (bundle.directory / "config.json").write_text(json.dumps(configuration(spec, bundle, netns)))
     return bundle
 
 
-def configuration(spec: MachineSpec, bundle: Bundle) -> dict[str, object]:
+def configuration(spec: MachineSpec, bundle: Bundle, netns: str | None = None) -> dict[str, object]:
     """The content of config.json."""
-    network: dict[str, str] = {"type": "network"}
-    if spec.network.netns is not None:
-        network["path"] = str(spec.network.netns)
+    network = {"type": "network", **({} if netns is None else {"path": netns})}
+    own = [*_CAPABILITIES, *([_OF_THE_AGENT] if spec.network.enabled else [])]
     return {
         "ociVersion": "1.0.2",
         "hostname": spec.hostname,
@@ -93,7 +104,7 @@ def configuration(spec: MachineSpec, bundle: Bundle) -> dict[str, object]:
             "args": agent_arguments(spec),
             "env": [],
             "cwd": "/",
-            "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), _CAPABILITIES),
+            "capabilities": {"bounding": _CAPABILITIES, "effective": own, "permitted": own},
             "noNewPrivileges": False,
             "rlimits": [{"type": name, "soft": soft, "hard": hard} for name, (soft, hard) in _LIMITS.items()],
         },
@@ -103,8 +114,9 @@ def configuration(spec: MachineSpec, bundle: Bundle) -> dict[str, object]:
 
 
 def agent_arguments(spec: MachineSpec) -> list[str]:
-    """The agent's argv (docs/agent-protocol.md, "Starting the agent"): its stream is its standard input."""
-    words = [AGENT, "--stream", "0", "--user", spec.root.user, "--cwd", spec.root.cwd]
+    """The agent's argv (docs/agent-protocol.md, "Starting the agent"): its stream is its standard input, its
+    network's frames go through its standard output."""
+    words = [AGENT, "--stream", "0", *(["--uplink", "1"] if spec.network.enabled else []), "--user", spec.root.user, "--cwd", spec.root.cwd]
     for name, value in {**spec.root.env, **spec.env}.items():
         words += ["--env", f"{name}={value}"]
     if spec.resources.memory is not None:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agentenv.errors import CapabilityError, InfrastructureError, InvalidState, SandboxDied, Stage
+from agentenv.errors import InfrastructureError, InvalidState, SandboxDied, Stage
 from agentenv.isolation.contract import Exit, MachineSpec, OomKill, Resources, Usage
+from agentenv.isolation.gvisor import uplink
 from agentenv.isolation.gvisor.bundle import Bundle
 from agentenv.isolation.gvisor.checkpoint import write_facts
 from agentenv.isolation.gvisor.control import Known, ask
@@ -24,6 +25,7 @@ from agentenv.isolation.gvisor.switchboard import Line, Switchboard
 from agentenv.isolation.namespace import endpoint
 from agentenv.isolation.namespace.agent_call import call
 from agentenv.isolation.namespace.cgroups import Cgroup
+from agentenv.isolation.vm.network import GuestLink
 from agentenv.monitoring.logs import logger
 
 _ANSWER_SECONDS = 10.0
@@ -32,7 +34,8 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a machine is made of and frees at its end. `process` is the host's process that is its kernel, `pidfd` the means to watch it."""
+    """What a machine is made of and frees at its end. `process` is the host's process that is its kernel, `pidfd` the means to watch it,
+    `link` what its agent is told of its network."""
 
     spec: MachineSpec
     bundle: Bundle
@@ -43,6 +46,7 @@ class Held:
     process: Known
     pidfd: int
     log: int
+    link: GuestLink | None
 
 
 class GvisorMachine:
@@ -92,38 +96,34 @@ class GvisorMachine:
         """Stops every process of the sandbox; its kernel goes on and can be asked for a checkpoint."""
         self._check()
         if not self._paused:
+            if self._held.link is not None:
+                await asyncio.to_thread(uplink.take_down, self.dial())
             await self._ask_kernel("Pause")
             self._paused = True
 
     async def resume(self) -> None:
-        """Lets every process go on."""
+        """Lets every process go on; connections to the outside, too."""
         self._check()
         if self._paused:
             await self._ask_kernel("Resume")
             self._paused = False
-
-    @property
-    def checkpoint_obstacle(self) -> str | None:
-        """Why it cannot be written down; None when it can."""
-        if not self._spec.network.enabled:
-            return None
-        return f"sandbox {self.id} has a network, and gVisor cannot write down connections of the host's network stack."
+        if self._held.link is not None:
+            await asyncio.to_thread(uplink.bring_up, self.dial(), self._held.link)
 
     async def checkpoint(self, directory: Path, parent: Path | None = None) -> None:
         """Writes memory and state of the paused machine into the empty `directory`. gVisor writes all of it, whatever the `parent`.
 
-        Raises `InvalidState` when it runs, `CapabilityError` with a network, `InfrastructureError` for what gVisor cannot write (a file
-        that is open and removed, say); then `directory` is empty again, and the machine goes on when it is resumed.
+        Raises `InvalidState` when it runs, `InfrastructureError` for what gVisor cannot write (a file that is open and removed, say); then
+        `directory` is empty again, and the machine goes on when it is resumed.
         """
         self._check()
         if not self._paused:
             raise InvalidState(f"sandbox {self.id} runs; a checkpoint is taken of a paused one.")
-        if self.checkpoint_obstacle is not None:
-            raise CapabilityError(self.checkpoint_obstacle, remedy="Snapshot its files only, or run without `network.enabled`.")
         try:
             stream = await asyncio.wrap_future(self._held.board.capture(self._held.line))
             await asyncio.to_thread(self._write_checkpoint, directory)
-            await asyncio.to_thread(write_facts, directory, self._held.runsc.version, stream)
+            network = self._held.link is not None
+            await asyncio.to_thread(write_facts, directory, self._held.runsc.version, stream, network=network)
         except BaseException:
             await asyncio.to_thread(_empty, directory)
             raise
@@ -160,15 +160,12 @@ class GvisorMachine:
     async def kill(self) -> Exit:
         """Ends the sandbox whatever state it is in. Idempotent.
 
-        Nothing of it runs any more when this returns. The kernel takes most of a second to clear such a process away; that is waited for
-        here only where the sandbox has a network, which another one will be given. Raises `InfrastructureError` when it does not end.
+        Nothing of it runs any more when this returns. The kernel takes most of a second to clear such a process away; `freed` waits for it.
         """
         if not self._exit.done():
             self._killed = True
             await asyncio.to_thread(self._kill_processes)
             self._settle()
-        if self._spec.network.enabled:
-            await self.freed()
         return self._exit.result()
 
     async def wait(self) -> Exit:

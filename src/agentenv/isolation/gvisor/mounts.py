@@ -41,7 +41,7 @@ def enter_private_namespace() -> None:
 
 
 def cover(target: Path, file: Path) -> None:
-    """Shows `file` in the place of the file `target`."""
+    """Shows `file` in the place of `target`: both are files, or directories."""
     _check(_libc.mount(os.fsencode(file), os.fsencode(target), None, _MS_BIND, None), f"covering {target}")
 
 

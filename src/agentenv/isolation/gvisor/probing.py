@@ -95,7 +95,7 @@ def capabilities(cgroups: CgroupTree) -> Capabilities:
         "storage: at its limit the sandbox as a whole is ended, since it is not seen from outside which of its processes writes.",
         "snapshots of files: named pipes are not in them, since they exist in gVisor's kernel only.",
         "processes: it is not counted how often `pids` was reached, and root of a sandbox may change it.",
-        "network: a sandbox with one uses the host's network stack in its own namespace, and no checkpoint can be taken of it.",
+        "network: IPv4 only, and its packets take a way through the agent, which costs more than a stack of the host's.",
         "memory snapshots: a process that holds a removed file open cannot be written down.",
         "speed: what makes many system calls (building, unpacking, starting programs) takes 3 to 11 times as long.",
     ]

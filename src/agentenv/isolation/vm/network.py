@@ -48,25 +48,26 @@ class GuestLink:
     tap: str = TAP
     mac: str = GUEST_MAC
 
-    def open(self) -> int:
-        """A descriptor of the tap with virtio headers, for a monitor (QEMU's `-netdev tap,fd=`) that then need not enter `netns`."""
-        return inside(self.netns, lambda: open_tap(self.tap))
+    def open(self, *, headers: bool = True) -> int:
+        """A descriptor of the tap, with virtio `headers` for a monitor (QEMU's `-netdev tap,fd=`); its holder need not enter `netns`."""
+        return inside(self.netns, lambda: open_tap(self.tap, headers=headers))
 
 
-def connect_guest(network: Network, *, owner: int | None = None) -> GuestLink:
+def connect_guest(network: Network, *, owner: int | None = None, largest_mtu: int = _LARGEST_MTU) -> GuestLink:
     """Puts the tap into the slot of an enabled `network`, for a guest that starts or is restored there. Blocks for about 2 ms.
 
-    `owner` is the user id that may open it (the jailer's); by default only root may. It all goes with the namespace; made a second time
-    it is as it was. Raises `OSError` or `InfrastructureError` where the kernel has no tun device or no packet rules.
+    `owner` is the user id that may open it (the jailer's); by default only root may. The slot's MTU holds up to `largest_mtu` bytes.
+    It all goes with the namespace; made a second time it is as it was. Raises `OSError` or `InfrastructureError` where the kernel has no
+    tun device or no packet rules.
     """
     if network.netns is None or network.address is None:
         raise ValueError("a guest is connected to an enabled network")
     address = network.address
-    mtu = inside(network.netns, lambda: _connect(address, owner))
+    mtu = inside(network.netns, lambda: _connect(address, owner, largest_mtu))
     return GuestLink(network.netns, GuestNetwork(f"{GUEST_ADDRESS}/30", _TAP_ADDRESS, network.nameservers), mtu)
 
 
-def _connect(slot_address: str, owner: int | None) -> int:
+def _connect(slot_address: str, owner: int | None, largest_mtu: int) -> int:
     # The rules first: nothing passes before they stand.
     nftables.apply(_rules(slot_address))
     tap = open_tap(TAP)
@@ -78,7 +79,7 @@ def _connect(slot_address: str, owner: int | None) -> int:
         os.close(tap)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         (slot_mtu,) = struct.unpack_from("i", fcntl.ioctl(control, _SIOCGIFMTU, struct.pack("16s24x", _SLOT_INTERFACE.encode())), 16)
-        mtu = min(int(slot_mtu), _LARGEST_MTU)
+        mtu = min(int(slot_mtu), largest_mtu)
         fcntl.ioctl(control, _SIOCSIFHWADDR, struct.pack("16sH6s16x", TAP.encode(), _ARPHRD_ETHER, _TAP_MAC))
         fcntl.ioctl(control, _SIOCSIFADDR, _with_address(_TAP_ADDRESS))
         fcntl.ioctl(control, _SIOCSIFNETMASK, _with_address(_NETMASK))
@@ -88,11 +89,12 @@ def _connect(slot_address: str, owner: int | None) -> int:
     return mtu
 
 
-def open_tap(name: str) -> int:
+def open_tap(name: str, *, headers: bool = True) -> int:
     """A descriptor of the tap `name` of the present namespace, made where there is none. Raises `OSError`."""
+    flags = _IFF_TAP | _IFF_NO_PI | (_IFF_VNET_HDR if headers else 0)
     descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
     try:
-        fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TAP | _IFF_NO_PI | _IFF_VNET_HDR))
+        fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", name.encode(), flags))
     except OSError:
         os.close(descriptor)
         raise
