@@ -10,7 +10,7 @@ from agentenv.errors import CapabilityError, ConfigError, InfrastructureError, N
 from agentenv.images import archive, debian, directory, host
 from agentenv.images.kept import Image, KeptImages, Progress
 from agentenv.images.layout import SYSTEM_PATH, tree_name
-from agentenv.images.oci import OciImages
+from agentenv.images.oci import Credentials, OciImages, Reference
 from agentenv.images.oci.accounts import finish
 from agentenv.isolation.contract import RootFilesystem, Tree
 from agentenv.isolation.overlay import Merged
@@ -75,6 +75,12 @@ class ImageStore(KeptImages):
         if name is None:
             raise CapabilityError(f"{reference!r} cannot be pulled.", remedy="A registry's image is written REGISTRY/NAME:TAG.")
         return self._within_quota(self._oci.pull(name, progress))
+
+    def pull_as(self, login: Credentials, reference: str, progress: Progress | None = None) -> RootFilesystem:
+        """An image of a registry that `login` may read, under no name. Raises what `pull` raises."""
+        if Reference.parse(reference) is None:
+            raise ConfigError(f"{reference!r} is no image of a registry, and credentials are for one")
+        return self._within_quota(self._oci.pull_as(login, str(Reference.parse(reference)), progress))
 
     def remove(self, name: str) -> None:
         """Removes the image with that id, reference or name, and layers that only it has; of several names only that name.

@@ -14,6 +14,7 @@ import msgspec
 
 from agentenv.errors import InvalidState, NotFound
 from agentenv.images import ImageStore, default_image
+from agentenv.images.oci import Credentials
 from agentenv.isolation.contract import RootFilesystem
 from agentenv.monitoring import EventSink, JsonLinesSink, NullSink
 from agentenv.monitoring.machine_log import open_machine_log
@@ -137,8 +138,15 @@ class Node:
         """Every snapshot in this AGENTENV_HOME, the oldest first, so a parent before its children."""
         return await asyncio.to_thread(self._tree.all)
 
-    async def image(self, reference: str) -> RootFilesystem:
-        """The root file system that an image's reference means, made or pulled first where it has to be. Raises what `create` raises."""
+    async def image(self, reference: str, login: Credentials | None = None) -> RootFilesystem:
+        """The root file system that an image's reference means, made or pulled first where it has to be. Raises what `create` raises.
+
+        What a name means is looked up anew, since another process may have pulled a newer one. With a `login`, a registry's image is asked
+        for as that user, and no name means it afterwards.
+        """
+        if login is not None:
+            return await asyncio.to_thread(self._images.pull_as, login, reference)
+        self._resolved.pop(reference, None)
         return await self._image(reference)
 
     async def derive_snapshot(self, parent: str, defaults: Defaults, metadata: Mapping[str, str], name: str | None = None) -> Snapshot:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from agentenv.errors import BuildFailed, CapabilityError, ConfigError, NotFound, SandboxFileError
 from agentenv.images.fingerprint import fingerprint
+from agentenv.images.oci import Credentials, Reference
 from agentenv.isolation.contract import Resources
 from agentenv.node import NetworkRequest, Node, SandboxRequest
 from agentenv.node.templates import SCHEME
@@ -46,7 +47,8 @@ class Options:
     """How to build: `args` are the values of ARGs, `target` the last stage, without `cache` every step is done anew.
 
     `network`: whether commands reach the outside world. `resources` are those of the sandboxes that steps run in. `bases` is asked first
-    what the name of a base means; it may refuse one with `ConfigError`, and None is "what it always means".
+    what the name of a base means; it may refuse one with `ConfigError`, and None is "what it always means". `logins` has, by registry, who
+    to ask it as; they are used for this build alone and written nowhere.
     """
 
     isolation: str = "auto"
@@ -56,6 +58,7 @@ class Options:
     network: bool = True
     resources: Resources = field(default_factory=Resources)
     bases: Callable[[str], Base | str | None] = lambda name: None
+    logins: Mapping[str, Credentials] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,8 @@ class Builder:
             return await self._on_snapshot(
                 Base(record.snapshot, State(record.env, {}, record.user, record.cwd, facts=record.facts), record.base)
             )
-        image = await self._node.image(reference)
+        registry = Reference.parse(reference)
+        image = await self._node.image(reference, self._options.logins.get(registry.registry) if registry else None)
         key = key_of("image", image.image, fingerprint(image), self._options.isolation)
         return Position(key, image.image, None, State.of_image(image), reference)
 

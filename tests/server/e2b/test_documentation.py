@@ -21,7 +21,10 @@ from tests.server.e2b import test_javascript_sdk, test_python_sdk
 HERE = Path(__file__).parent
 TEXT = (HERE.parents[2] / "docs" / "e2b.md").read_text()
 ROWS = {call: (here, why) for call, here, why in re.findall(r"^\| `([\w.]+)` \| (yes|no) \| (.*?) ?\|$", TEXT, re.MULTILINE)}
-USED = "".join((HERE / name).read_text() for name in ("tour.py", "tour_async.py", "../templates/test_remote_builds.py"))
+USED = "".join(
+    (HERE / name).read_text()
+    for name in ("tour.py", "tour_async.py", "../templates/test_remote_builds.py", "../templates/test_private_registries.py")
+)
 CLASSES: dict[str, tuple[type, ...]] = {
     "Sandbox": (e2b.Sandbox, e2b.AsyncSandbox),
     "Sandbox.commands": (Commands, AsyncCommands),

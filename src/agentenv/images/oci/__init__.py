@@ -2,7 +2,8 @@
 share. Nothing of them is run here.
 """
 
+from agentenv.images.oci.credentials import Credentials
 from agentenv.images.oci.images import OciImages
 from agentenv.images.oci.reference import Reference
 
-__all__ = ["OciImages", "Reference"]
+__all__ = ["Credentials", "OciImages", "Reference"]

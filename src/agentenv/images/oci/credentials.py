@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,8 @@ class Credentials:
     """A user with a password, or a refresh token (`identity`) alone."""
 
     user: str = ""
-    secret: str = ""
-    identity: str | None = None
+    secret: str = field(default="", repr=False)
+    identity: str | None = field(default=None, repr=False)
 
 
 def find_credentials(registry: str) -> Credentials | None:

@@ -15,6 +15,7 @@ from agentenv.images.held import claim
 from agentenv.images.kept import KeptImages, Progress
 from agentenv.images.layout import SYSTEM_PATH, tree_name
 from agentenv.images.names import description, set_name
+from agentenv.images.oci.credentials import Credentials
 from agentenv.images.oci.documents import ImageConfig, RunConfig
 from agentenv.images.oci.pulling import Pulled, downloading, image_id, pull, stack
 from agentenv.images.oci.reference import Reference
@@ -57,14 +58,17 @@ class OciImages:
 
     def pull(self, name: str, progress: Progress | None) -> RootFilesystem:
         """Brings the image that the canonical `name` means at its source now, and lets the name mean it from now on."""
-        with downloading(self.kept) as downloads:
-            pulled = self._pull(name, downloads.directory, progress)
+        pulled, root = self._obtain(name, progress, None)
         facts = {"manifest": pulled.manifest, "pulled": time.time()}
         set_name(self.kept.directory, name, pulled.digest, facts)
-        root = self.of_digest(pulled.digest)
-        if root is None:
-            raise NotFound(f"{name} was removed while it was pulled.", remedy="Pull it again.")
         return root
+
+    def pull_as(self, login: Credentials, name: str, progress: Progress | None) -> RootFilesystem:
+        """The same, asked of its registry as who `login` says. No name means it afterwards: it is not for whoever can say the name.
+
+        The registry is asked each time, since only it knows who may read; layers that are here are not fetched again.
+        """
+        return self._obtain(name, progress, login)[1]
 
     def of_digest(self, digest: str) -> RootFilesystem | None:
         """The kept image with that id (12 digits are enough), held from now on; None where there is none, or it is not whole any more."""
@@ -104,7 +108,15 @@ class OciImages:
             if (facts := self.kept.facts(path.name)) is not None:
                 yield facts
 
-    def _pull(self, name: str, scratch: Path, progress: Progress | None) -> Pulled:
+    def _obtain(self, name: str, progress: Progress | None, login: Credentials | None) -> tuple[Pulled, RootFilesystem]:
+        with downloading(self.kept) as downloads:
+            pulled = self._pull(name, downloads.directory, progress, login)
+        root = self.of_digest(pulled.digest)
+        if root is None:
+            raise NotFound(f"{name} was removed while it was pulled.", remedy="Pull it again.")
+        return pulled, root
+
+    def _pull(self, name: str, scratch: Path, progress: Progress | None, login: Credentials | None) -> Pulled:
         scheme, _, rest = name.partition(":")
         if scheme == FILES:
             from agentenv.images.oci.layout import Layout
@@ -121,7 +133,7 @@ class OciImages:
 
         reference = Reference.parse(name)
         assert reference is not None, f"{name} is no canonical name"
-        with Registry(reference) as registry:
+        with Registry(reference, login) as registry:
             return pull(self.kept, self.layers, registry, progress)
 
 

@@ -17,7 +17,7 @@ from types import TracebackType
 import httpx
 
 from agentenv.errors import AgentEnvError, CapabilityError, InfrastructureError, NotFound
-from agentenv.images.oci.credentials import find_credentials
+from agentenv.images.oci.credentials import Credentials, find_credentials
 from agentenv.images.oci.documents import ACCEPTED, LARGEST_DOCUMENT, Descriptor, check_digest
 from agentenv.images.oci.reference import DOCKER_HUB, Reference
 from agentenv.images.oci.registry_auth import RegistryAuth
@@ -33,15 +33,19 @@ Counted = Callable[[int, int], None]
 
 
 class Registry:
-    """One repository, as a source of documents and blobs; its methods may be called from several threads."""
+    """One repository, as a source of documents and blobs; its methods may be called from several threads.
 
-    def __init__(self, reference: Reference) -> None:
+    It is asked as who `login` says, and otherwise as who this user has logged in as.
+    """
+
+    def __init__(self, reference: Reference, login: Credentials | None = None) -> None:
         self.reference = reference
+        self._login = login
         self.name = str(reference)
         self._stopped = threading.Event()
         self._client = httpx.Client(
             base_url=f"{address_of(reference.registry)}/v2/{reference.repository}/",
-            auth=RegistryAuth(find_credentials(reference.registry)),
+            auth=RegistryAuth(login or find_credentials(reference.registry)),
             timeout=_TIMEOUT,
             follow_redirects=True,
             headers={"User-Agent": "agentenv"},
@@ -153,7 +157,9 @@ class Registry:
         if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             return CapabilityError(
                 f"the registry does not let us read {what} (status {status}): it does not exist, or it is not for everybody.",
-                remedy=f"`docker login {self.reference.registry}` or `podman login` writes down who you are.",
+                remedy="Check the user name and the password."
+                if self._login
+                else f"`docker login {self.reference.registry}` or `podman login` writes down who you are.",
             )
         if status == httpx.codes.TOO_MANY_REQUESTS:
             return InfrastructureError(f"the registry has had too many requests from here for {what}.", remedy="Log in, or wait.")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agentenv.errors import AgentEnvError, BuildFailed, ConfigError, InvalidState
+from agentenv.images.oci import Credentials, Reference
 from agentenv.isolation.contract import Resources
 from agentenv.monitoring.logs import logger
 from agentenv.node import Node
@@ -22,7 +23,7 @@ from agentenv.server.fleet.logbook import Logbook
 from agentenv.templates import BuildLine, Built, Options, Wanted, build_plan
 from agentenv.templates.build import Base
 from agentenv.templates.dockerfile import parse
-from agentenv.templates.e2b import base_of, check_hash, file_hashes, plan_of, startup_of
+from agentenv.templates.e2b import base_of, check_hash, file_hashes, plan_of, registry_image, startup_of
 from agentenv.templates.material import Material, unpacked
 from agentenv.templates.plan import Plan
 from agentenv.templates.stages import needed_stages, target_stage
@@ -84,6 +85,7 @@ class TemplateBuilds:
             cache=not body.get("force"),
             resources=self._ground.limits(build.recipe.resources, Resources(pids=None)),
             bases=lambda name: self._bases.find(tenant, name),
+            logins=_logins(body),
         )
         order = self._of_dockerfile(tenant, body, options) if body.get("dockerfile") else self._of_steps(tenant, body, options)
         wanted = Wanted(startup_of(body), build.recipe.resources)
@@ -149,6 +151,13 @@ class TemplateBuilds:
         self._tags.pop(build.id, None)
         self._logbook.write(build.id, reason, level="error", step=step)
         await self._catalogue.set_build(build, "error", reason=reason)
+
+
+def _logins(body: Mapping[str, Any]) -> Mapping[str, Credentials]:
+    """The login that came with a build, for the registry of its image and no other."""
+    login, image = body.get("login"), body.get("fromImage")
+    registry = Reference.parse(registry_image(image)) if login and image else None
+    return {} if login is None or registry is None else {registry.registry: login}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from agentenv.errors import ConfigError, Unsupported
+from agentenv.images.oci import Credentials
 from agentenv.isolation.contract import Resources
 from agentenv.server.catalogue import DEFAULT_TAG, Build, Template
 from agentenv.server.catalogue.records import BuildStatus
@@ -66,12 +67,36 @@ class Step(Body):
     force: bool = False
 
 
+class RegistryLogin(Body):
+    """Who a registry is to be asked as for `fromImage`: for one build, kept in memory until that ends."""
+
+    type: Literal["registry", "aws", "gcp"]
+    username: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
+    password: Annotated[SecretStr, Field(min_length=1, max_length=10_000)] | None = None
+    serviceAccountJson: Annotated[SecretStr, Field(min_length=1, max_length=100_000)] | None = None
+    """Google's key of a service account, with `gcp`."""
+
+    def credentials(self) -> Credentials:
+        """As the registry takes them. Raises `Unsupported`, `ConfigError` for what is missing."""
+        if self.type == "aws":
+            raise Unsupported(
+                "this server does not ask AWS for the password of a registry.",
+                remedy="Ask for it yourself (`aws ecr get-login-password`) and give it as the password of the user AWS.",
+            )
+        # https://cloud.google.com/artifact-registry/docs/docker/authentication#json-key
+        user, secret = ("_json_key", self.serviceAccountJson) if self.type == "gcp" else (self.username, self.password)
+        if user is None or secret is None:
+            wanted = "serviceAccountJson" if self.type == "gcp" else "username and password"
+            raise ConfigError(f"a login of the type {self.type} has {wanted}", key="fromImageRegistry")
+        return Credentials(user, secret.get_secret_value())
+
+
 class StartBuild(Body):
     """What a build does."""
 
     fromImage: Annotated[str, Field(max_length=500)] | None = None
     fromTemplate: Name | None = None
-    fromImageRegistry: dict[str, Any] | None = None
+    fromImageRegistry: RegistryLogin | None = None
     force: bool = False
     steps: Annotated[list[Step], Field(max_length=400)] = []
     startCmd: str | None = None
@@ -86,13 +111,11 @@ class StartBuild(Body):
     """Our own: values for the Dockerfile's ARGs."""
 
     def to_build(self) -> dict[str, Any]:
-        """As the builder takes it. Raises `Unsupported`."""
-        if self.fromImageRegistry is not None:
-            raise Unsupported(
-                "this server does not log in to registries for its clients.",
-                remedy="Whoever runs it can: `docker login REGISTRY` as the server's user.",
-            )
-        return self.model_dump()
+        """As the builder takes it, with `login` among it. Raises `Unsupported`, `ConfigError`."""
+        given = self.fromImageRegistry
+        if given is not None and not self.fromImage:
+            raise ConfigError("a login to a registry goes with fromImage", key="fromImageRegistry")
+        return {**self.model_dump(exclude={"fromImageRegistry"}), "login": given and given.credentials()}
 
 
 class RequestedBuild(BaseModel):
