@@ -235,6 +235,17 @@ def paused_and_connected(sandbox: Sandbox) -> None:
     raises(NotFoundException, lambda: Sandbox.connect(other.sandbox_id))
 
 
+def networks(sandbox: Sandbox) -> None:
+    if os.geteuid() != 0 or not hasattr(sandbox, "update_network"):
+        return  # without root there is no network whose rules could change
+    sandbox.update_network({"allow_out": ["203.0.113.7"], "deny_out": ["0.0.0.0/0"]})
+    assert sandbox.commands.run("timeout 9 bash -c 'echo > /dev/tcp/203.0.113.9/80' 2> /dev/null || echo closed").stdout == "closed\n"
+    refused = raises(SandboxException, lambda: sandbox.update_network({"allow_out": ["10.0.0.0/8"]}))
+    assert "not on the public internet" in str(refused)
+    sandbox.update_network({})
+    assert sandbox.commands.run("echo goes on").stdout == "goes on\n"
+
+
 def snapshots_and_forks(sandbox: Sandbox) -> None:
     sandbox.files.write("forked", "before")
     children = sandbox.fork(count=2)
@@ -333,6 +344,7 @@ TOUR = (
     facts_and_metrics,
     sandboxes_listed,
     paused_and_connected,
+    networks,
     snapshots_and_forks,
     templates,
     images_of_templates,
