@@ -13,7 +13,7 @@ from tests.node.conftest import Recorder, Run
 from tests.node.doubles import OpenBackend, OpenMachine
 
 from agentenv.errors import CapabilityError, InfrastructureError, InvalidState, NotFound, SandboxDied, Stage, StartupTimeout, StorageFull
-from agentenv.isolation.contract import MachineSpec, Resources, Timeouts
+from agentenv.isolation.contract import MachineSpec, Resources, RootFilesystem, Timeouts
 from agentenv.node import NetworkRequest, Node, NodeSandbox, SandboxRequest
 
 
@@ -50,6 +50,24 @@ async def test_the_default_sandbox_shows_no_file_of_this_machine_outside_of_the_
     assert await run(sandbox, "ls /home; cat /etc/shadow 2>/dev/null || echo none") == "user\nnone\n"
     assert str(node.home) not in await run(sandbox, "cat /proc/self/mountinfo")
     assert "agentenv" in await run(sandbox, "python -c 'import agentenv, numpy; print(agentenv.__name__)'")
+
+
+async def test_an_image_is_made_once_for_all_who_wait_for_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolved: list[str] = []
+    resolve = node._images.resolve
+
+    def counting(reference: str) -> RootFilesystem:
+        resolved.append(reference)
+        return resolve(reference)
+
+    monkeypatch.setattr(node._images, "resolve", counting)
+    first = await asyncio.gather(*(node.image("host") for _ in range(20)))
+    assert resolved == ["host"]
+    assert all(image is first[0] for image in first)
+    for _ in range(2):
+        with pytest.raises(NotFound):
+            await node.image("no-such-scheme:x")
+    assert resolved[1:] == ["no-such-scheme:x"] * 2
 
 
 async def test_pause_resume_and_resize_change_the_record(node: Node, run: Run) -> None:

@@ -10,6 +10,7 @@ from tests.node.memory_doubles import RememberingBackend, RememberingMachine, bo
 from agentenv.errors import StartupTimeout
 from agentenv.isolation.contract import MachineSpec, Timeouts
 from agentenv.node import Node, SandboxRequest
+from agentenv.node.starter import STARTS_PER_PROCESSOR
 
 
 class Doorkeeper:
@@ -52,6 +53,22 @@ async def test_one_boots_after_another_and_waiting_does_not_count(door: Doorkeep
     sandboxes = [await start for start in (first, *waiting)]
     assert [sandbox.state for sandbox in sandboxes] == ["running"] * 3
     assert "turn" in [stage.name for stage in sandboxes[-1].timings]
+
+
+@pytest.mark.usefixtures("_one_processor")
+async def test_machines_without_a_kernel_start_a_few_at_once_and_in_order(door: Doorkeeper, memory_node: Node, root_tree: str) -> None:
+    count = 3 * STARTS_PER_PROCESSOR
+    starts = [asyncio.create_task(memory_node.create(SandboxRequest(image=root_tree, metadata={"n": str(n)}))) for n in range(count)]
+    for _ in range(count // STARTS_PER_PROCESSOR):
+        together = [await door.booting.get() for _ in range(STARTS_PER_PROCESSOR)]
+        assert door.booting.empty()
+        for up in together:
+            up.set()
+    sandboxes = [await start for start in starts]
+    waited = ["turn" in [stage.name for stage in sandbox.timings] for sandbox in sandboxes]
+    assert waited == [False] * STARTS_PER_PROCESSOR + [True] * (count - STARTS_PER_PROCESSOR)
+    born_in_order = sorted(sandboxes, key=lambda sandbox: sandbox.created)
+    assert [sandbox.request.metadata["n"] for sandbox in born_in_order] == [str(n) for n in range(count)]
 
 
 @pytest.mark.usefixtures("_one_processor")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from agentenv.errors import InfrastructureError
@@ -34,14 +37,31 @@ async def run(*argv: str, text: str = "", check: bool = True) -> Output:
 
 
 async def _run(argv: tuple[str, ...], text: str) -> Output:
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-        )
-    except FileNotFoundError as error:
-        raise InfrastructureError(f"the program `{argv[0]}` is not installed.", remedy="Install iproute2 and nftables.") from error
-    output, complaints = await process.communicate(text.encode())
+    with _input(text) as stdin:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv, stdin=stdin, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+            )
+        except FileNotFoundError as error:
+            raise InfrastructureError(f"the program `{argv[0]}` is not installed.", remedy="Install iproute2 and nftables.") from error
+    output, complaints = await process.communicate()
     return Output(await process.wait(), output.decode(errors="replace"), complaints.decode(errors="replace").strip())
+
+
+@contextmanager
+def _input(text: str) -> Iterator[int]:
+    """What a tool reads as its standard input: a file in memory, since a pipe breaks when the tool ends without reading all of it."""
+    if not text:
+        yield asyncio.subprocess.DEVNULL
+        return
+    descriptor = os.memfd_create("agentenv-input")
+    try:
+        with open(descriptor, "w", closefd=False) as file:
+            file.write(text)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 class CommandFailed(InfrastructureError):

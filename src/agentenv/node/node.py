@@ -36,8 +36,8 @@ from agentenv.node.origin import Origin
 from agentenv.node.owner import Owner, live_records
 from agentenv.node.reconcile import reconcile
 from agentenv.node.records import SandboxRecord, SandboxRequest
-from agentenv.node.sandbox import NodeSandbox
 from agentenv.node.salvage import FACT, Salvage, Wish
+from agentenv.node.sandbox import NodeSandbox
 from agentenv.node.snapshots import Defaults, Snapshot, SnapshotTree
 from agentenv.node.spares import Spares
 from agentenv.node.starter import Backends, Order, Starter
@@ -66,7 +66,7 @@ class Node:
         self._resting = resting = HibernatedStore(home.snapshots / "hibernated")
         tree = self._tree
         self._images = ImageStore(home.path, pinned=lambda: {**tree.needed_images(), **resting.needed_images()})
-        self._resolved: dict[str, RootFilesystem] = {}
+        self._resolved: dict[str, asyncio.Task[RootFilesystem]] = {}
         self._layers = LayerStore(home.snapshots / "layers", lambda: tree.needed_layers() | resting.needed_layers(), self._trash.discard)
         self._memories = LayerStore(
             home.snapshots / "memory", lambda: tree.needed_memories() | resting.needed_memories(), self._trash.discard
@@ -89,9 +89,9 @@ class Node:
             lambda request, origin: self._launch(request, origin),
         )
         self._hibernating = Hibernating(resting, self._branching)
+        self._salvage = Salvage(owner, self._tree, self._layers, self._trash, self._image, events)
         self._around = Surroundings(owner.journal, events, self._capacity, self._branching, self._hibernating, self._storage, self._forget)
         self._sandboxes: dict[str, NodeSandbox] = {}
-        self._salvage = Salvage(owner, self._tree, self._layers, self._trash, self._image, events)
         self._starting: set[asyncio.Future[None]] = set()
         self._closing: asyncio.Task[None] | None = None
         self._log: JsonLinesSink | NullSink | None = None
@@ -149,6 +149,12 @@ class Node:
         self._resolved.pop(reference, None)
         return await self._image(reference)
 
+    async def prepare(self, image: str, isolation: str) -> None:
+        """Makes ready what the first sandbox of that kind would wait for: its image and its backend. Raises what `create` raises."""
+        with self._starts():
+            await self._image(image)
+            await self._backends.capabilities(await self._backends.get(isolation))
+
     async def derive_snapshot(self, parent: str, defaults: Defaults, metadata: Mapping[str, str], name: str | None = None) -> Snapshot:
         """A snapshot with the same files as `parent` and other defaults. Raises `NotFound`, `InvalidState` when the name is taken."""
         return await asyncio.to_thread(self._tree.derive, parent, defaults, metadata, name)
@@ -156,9 +162,14 @@ class Node:
     async def delete_snapshot(self, name_or_id: str) -> None:
         """Deletes a snapshot; layers that live sandboxes use stay until those end.
 
-        Raises `NotFound`, or `InvalidState` while it has children.
+        Raises `NotFound`, or `InvalidState` while it has children or a template of this AGENTENV_HOME is made of it.
         """
-        snapshot = await self._branching.delete(name_or_id)
+        wanted = self._tree.find(name_or_id)
+        template = (await asyncio.to_thread(self.templates.needed_snapshots)).get(wanted.id)
+        if template is not None:
+            remedy = f"Remove the template first: `agentenv template rm {template}`."
+            raise InvalidState(f"snapshot {wanted.label} is what template {template} is made of.", remedy=remedy)
+        snapshot = await self._branching.delete(wanted.id)
         self.events.emit("snapshot.deleted", id=snapshot.id, name=snapshot.name)
 
     async def collect_garbage(self) -> GarbageReport:
@@ -208,8 +219,6 @@ class Node:
             self._sandboxes[identifier] = self._hibernating.adopt(identifier, self._around)
         return self._sandboxes[identifier]
 
-    def list(self) -> list[SandboxRecord]:
-        """Every sandbox in this AGENTENV_HOME that lives or is paused to the disk, of all processes, the oldest first."""
     def salvage_at_death(self, identifier: str, metadata: Mapping[str, str] | None) -> None:
         """Has the sandbox's files kept, as a snapshot with that metadata, by whoever clears up after this process if it dies; None: not.
 
@@ -222,6 +231,8 @@ class Node:
         except OSError as error:
             self.events.emit("node.journal_failed", id=identifier, error=str(error))
 
+    def list(self) -> list[SandboxRecord]:
+        """Every sandbox in this AGENTENV_HOME that lives or is paused to the disk, of all processes, the oldest first."""
         found = {record.id: record for record in self._resting.records()}
         for record in live_records(self._home):
             # Who paused it to the disk may not know yet that another process has let it go on, or ended it.
@@ -236,9 +247,11 @@ class Node:
         await self.close()
 
     async def _image(self, reference: str) -> RootFilesystem:
-        if reference not in self._resolved:
-            self._resolved[reference] = await asyncio.to_thread(self._images.resolve, reference)
-        return self._resolved[reference]
+        """Made once, however many ask at once: all who waited in threads of their own would leave none for anything else."""
+        known = self._resolved.get(reference)
+        if known is None or (known.done() and (known.cancelled() or known.exception() is not None)):
+            known = self._resolved[reference] = asyncio.create_task(asyncio.to_thread(self._images.resolve, reference))
+        return await asyncio.shield(known)
 
     async def _default_image(self, isolation: str) -> str:
         """The image of a sandbox for which none was named, which depends on the backend that it comes to."""

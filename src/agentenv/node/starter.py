@@ -28,6 +28,9 @@ from agentenv.node.records import SandboxRequest
 from agentenv.node.spares import Spares
 from agentenv.node.trash import Trash
 
+STARTS_PER_PROCESSOR = 2
+"""Machines without a kernel of their own that start at once, for each processor: one waits for the kernel while another computes."""
+
 
 class Backends:
     """The backends that this owner has opened, each on first use."""
@@ -120,13 +123,17 @@ class Starter:
         self._blanks = blanks
         self._trash = trash
         # A kernel that boots keeps a processor busy: more at once would only take longer, each of them.
-        self._boots = asyncio.Semaphore(os.cpu_count() or 1)
+        processors = os.cpu_count() or 1
+        self._boots = asyncio.Semaphore(processors)
+        self._starts = asyncio.Semaphore(STARTS_PER_PROCESSOR * processors)
 
     async def start(self, order: Order) -> Running:
         """Raises `StartupTimeout` with the stages so far, `StorageFull`, or what the backend raises; nothing is left then.
 
-        Machines that boot do so as many at once as there are processors; the wait for a turn does not count as start-up.
+        Machines start as many at once as the processors can serve, and first come, first served; only those that go on from memory wait
+        for nobody. The wait for a turn does not count as start-up.
         """
+        await self._trash.room()
         allowed = order.request.timeouts.startup
         try:
             async with asyncio.timeout(allowed) as limit, AsyncExitStack() as stack:
@@ -202,7 +209,7 @@ class Starter:
         if capabilities.disk_image and origin.memory is None:
             machine, stages = await self._boot(backend, spec, order, machine_id, limit, stack)
         else:
-            machine, stages = await self._bring_up(backend, spec, order, machine_id if capabilities.disk_image else None)
+            machine, stages = await self._bring_up(backend, spec, order, machine_id if capabilities.disk_image else None, limit)
         return Running(machine, backend.name, capabilities, directory, (*order.stages, *stages), stack.pop_all(), guard)
 
     async def _boot(
@@ -228,11 +235,12 @@ class Starter:
         return machine, machine.stages
 
     async def _bring_up(
-        self, backend: Backend, spec: MachineSpec, order: Order, machine_id: str | None
+        self, backend: Backend, spec: MachineSpec, order: Order, machine_id: str | None, limit: asyncio.Timeout
     ) -> tuple[Machine, tuple[Stage, ...]]:
         """The running machine and the stages of its start; one from memory has been told that it is another one than before."""
         if order.origin.memory is None:
-            machine = await backend.start(spec)
+            async with self._turn(order, limit, self._starts):
+                machine = await backend.start(spec)
             return machine, machine.stages
         if not isinstance(backend, Restoring):
             raise CapabilityError(f"the backend {backend.name!r} cannot start a sandbox from memory.", remedy="Give `memory=False`.")
@@ -248,7 +256,11 @@ class Starter:
 
     @asynccontextmanager
     async def _turn(self, order: Order, limit: asyncio.Timeout, among: asyncio.Semaphore | asyncio.Lock) -> AsyncIterator[None]:
-        """Its turn to boot; the time that it has for its start begins anew with that."""
+        """Its turn; where it had to wait for it, the time that it has for its start begins anew."""
+        if not among.locked():
+            async with among:
+                yield
+            return
         order.enter("turn")
         limit.reschedule(None)
         async with among:

@@ -21,6 +21,13 @@ def _remove_whoever_owns_it(path: Path) -> None:
         mapped.call("remove", path)
 
 
+AT_ONCE = 2
+"""Removals at once: more would keep the threads busy that starts need, and be no faster on one disk."""
+
+MOST = 512
+"""Directories that wait to be removed before `room` makes those wait that would bring more."""
+
+
 class Trash:
     """The directories that an owner has thrown away. What a crash leaves of them is removed with the dead owner's directory."""
 
@@ -28,6 +35,7 @@ class Trash:
         self._owner = owner
         self._events = events
         self._removals: set[asyncio.Task[None]] = set()
+        self._turns = asyncio.Semaphore(AT_ONCE)
 
     def discard(self, path: Path) -> None:
         """Takes `path` away at once and removes it later; nothing happens when it does not exist."""
@@ -41,6 +49,11 @@ class Trash:
             self._start(path)
         await self.drain()
 
+    async def room(self) -> None:
+        """Returns once fewer than `MOST` wait: whoever makes directories faster than they can be removed would fill the disk."""
+        while len(self._removals) >= MOST:
+            await asyncio.wait(self._removals, return_when=asyncio.FIRST_COMPLETED)
+
     async def drain(self) -> None:
         """Returns when everything thrown away so far is gone."""
         while self._removals:
@@ -53,6 +66,7 @@ class Trash:
 
     async def _remove(self, path: Path) -> None:
         try:
-            await asyncio.to_thread(_remove_whoever_owns_it, path)
+            async with self._turns:
+                await asyncio.to_thread(_remove_whoever_owns_it, path)
         except (InfrastructureError, OSError) as error:
             self._events.emit("node.removal_failed", path=str(path), error=str(error))

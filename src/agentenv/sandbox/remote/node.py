@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 from dataclasses import dataclass
 
 from agentenv.errors import InfrastructureError, NotFound
@@ -48,9 +47,7 @@ class RemoteNode:
 
         Raises what `Node.create` raises, `QuotaExceeded`, `Unauthenticated`.
         """
-        headers = {"Idempotency-Key": secrets.token_hex(16)}
-        if leased:
-            headers["X-AgentENV-Lease"] = (await self._lease()).id
+        headers = {"X-AgentENV-Lease": (await self._lease()).id} if leased else {}
         known = await self._client.request("POST", f"{PREFIX}/sandboxes", RemoteSandbox, request, headers=headers)
         return await self._host(known, request)
 

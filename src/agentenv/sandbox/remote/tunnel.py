@@ -19,6 +19,7 @@ from agentenv.sandbox.remote.wire import PREFIX, UPGRADE
 
 _LONGEST_HEAD = 16 << 10
 _CHUNK = 64 << 10
+_END_OF_HEAD = b"\r\n\r\n"
 
 
 def open_tunnel(address: ServerAddress, sandbox: str, timeout: float = 30.0) -> socket.socket:
@@ -67,12 +68,21 @@ def _request(address: ServerAddress, sandbox: str) -> bytes:
 def _answer(stream: socket.socket) -> bytes:
     """The head of the server's answer. It is read to its last byte and no further: what follows is the agent's."""
     head = b""
-    while not head.endswith(b"\r\n\r\n"):
-        byte = stream.recv(1)
-        if not byte or len(head) > _LONGEST_HEAD:
+    while not head.endswith(_END_OF_HEAD):
+        piece = stream.recv(_head_left(stream, head))
+        if not piece or len(head) > _LONGEST_HEAD:
             raise OSError("its answer is no HTTP")
-        head += byte
+        head += piece
     return head
+
+
+def _head_left(stream: socket.socket, head: bytes) -> int:
+    """How many bytes that have come belong to the head, of which `head` was read; under TLS, where nobody can look ahead, one by one."""
+    if isinstance(stream, ssl.SSLSocket):
+        return 1
+    seen = stream.recv(_LONGEST_HEAD, socket.MSG_PEEK)
+    end = (head + seen).find(_END_OF_HEAD)
+    return len(seen) or 1 if end < 0 else end + len(_END_OF_HEAD) - len(head)
 
 
 def _check(head: bytes, sandbox: str) -> None:

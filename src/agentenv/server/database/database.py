@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from agentenv.errors import ConfigError, InfrastructureError
 from agentenv.server.database.migrations import migrate
 from agentenv.server.database.tables import SchemaVersion
+from agentenv.server.database.together import Together
 
 DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
 LOCK = 0x6167656E74656E76
@@ -35,6 +36,7 @@ class Database:
         self._sessions = async_sessionmaker(engine, expire_on_commit=False)
         # SQLite has one writer: waiting for one's turn here costs less than finding the file locked.
         self._turn = asyncio.Semaphore(1 if engine.dialect.name == "sqlite" else 32)
+        self._together = Together(engine, self._turn)
 
     @classmethod
     async def open(cls, url: str | None, home: Path) -> Database:
@@ -84,10 +86,13 @@ class Database:
             raise _unavailable(error) from error
 
     async def execute(self, statement: Executable, rows: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None) -> None:
-        """One statement, for one or several rows, in a transaction of its own: what is written all the time goes this shorter way."""
+        """One statement, for one or several rows, that takes effect for all of them or none: what is written all the time goes this way.
+
+        It may share its transaction with other callers' statements, which do not depend on it.
+        """
+        given = [rows] if isinstance(rows, Mapping) else rows or ()
         try:
-            async with self._turn, self._engine.begin() as connection:
-                await connection.execute(statement, rows)
+            await self._together.execute(statement, given)
         except (SQLAlchemyError, OSError) as error:
             raise _unavailable(error) from error
 

@@ -6,10 +6,11 @@ import asyncio
 import os
 from dataclasses import dataclass, replace
 
-from agentenv.errors import BackendUnavailable
+from agentenv.errors import AgentEnvError, BackendUnavailable
 from agentenv.isolation.contract import Capabilities, Probe, Resources
 from agentenv.isolation.registry import STRONGEST_FIRST, probe_all
 from agentenv.monitoring.logs import logger
+from agentenv.node import Node
 from agentenv.server.settings import SandboxSettings
 
 _log = logger(__name__)
@@ -31,6 +32,15 @@ class Ground:
         for name in ("cpu", "memory", "storage", "pids"):
             merged[name] = next((value for wish in wishes if (value := getattr(wish, name)) is not None), getattr(self.defaults, name))
         return Resources(**merged)
+
+    async def prepare(self, node: Node, isolation: str) -> None:
+        """Makes ready what the first sandbox of that isolation would wait for; but an image that comes over the network only once it is."""
+        if self.image != "host":
+            return
+        try:
+            await node.prepare(self.image, isolation)
+        except AgentEnvError as error:
+            _log.warning("server.not_prepared", error=str(error))
 
 
 async def survey(settings: SandboxSettings) -> Ground:
