@@ -91,7 +91,7 @@ class Bench:
             vm = await Vm.boot(vmm, self.launcher.programs.release, boot)
             while count(vmm.monitor.output) is None:
                 await vmm.monitor.more()
-            return FirecrackerMachine(vm, spec, (), 1, lambda machine: None)
+            return FirecrackerMachine(vm, spec, (), cores=1, settings=Settings(jailed=False), on_end=lambda machine: None)
 
         found: FirecrackerMachine = self.wait(boot())
         return found

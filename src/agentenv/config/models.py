@@ -138,6 +138,12 @@ class ResourcesConfig(Section):
     """What the sandbox may write to its own copy of the file system."""
     pids: Annotated[Whole, Field(ge=8, examples=[4096])] | None = 4096
     """Processes and threads."""
+    disk_read: Annotated[Bandwidth, Field(examples=["200MB/s"])] | None = None
+    """What is read in a second from each disk that the sandbox's files lie on."""
+    disk_write: Annotated[Bandwidth, Field(examples=["100MB/s"])] | None = None
+    """What is written to it. (The network's rates are in `network.bandwidth`.)"""
+    disk_iops: Annotated[Whole, Field(gt=0, examples=[5000])] | None = None
+    """Reads in a second, and as many writes."""
 
 
 class BandwidthConfig(Section):

@@ -15,6 +15,7 @@ _EXPLAINED = {
     "memory_limit": "memory",
     "cpu_limit": "cpu",
     "process_limit": "process",
+    "disk_limit": "disk",
     "network": "network",
     "users": "users",
 }

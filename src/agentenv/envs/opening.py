@@ -72,7 +72,7 @@ def settings_of(environment: EnvironmentConfig) -> SandboxSettings:
         image=environment.image,
         isolation=environment.isolation,
         server=environment.server,
-        resources=Resources(limits.cpu, limits.memory, limits.storage, limits.pids),
+        resources=Resources(**limits.model_dump()),
         network=environment.network.enabled,
         ports=environment.network.ports,
         egress=egress_of(environment.network),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -27,6 +27,7 @@ class Capabilities:
     memory_limit: bool = False
     cpu_limit: bool = False
     process_limit: bool = False
+    disk_limit: bool = False  # traffic, not space
     network: bool = False
     users: bool = False
     rootless: bool = False
@@ -49,12 +50,27 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Limits of one sandbox: `cpu` in cores, `memory` and `storage` in bytes, `pids` counts processes and threads. None is unlimited."""
+    """Limits of one sandbox: `cpu` in cores, `memory` and `storage` in bytes, `pids` counts processes and threads. None is unlimited.
+
+    Of the disk: `disk_read` and `disk_write` in bytes a second, `disk_iops` in reads a second and as many writes.
+    """
 
     cpu: float | None = None
     memory: int | None = None
     storage: int | None = None
     pids: int | None = 4096
+    disk_read: int | None = None
+    disk_write: int | None = None
+    disk_iops: int | None = None
+
+    @property
+    def limits_disks(self) -> bool:
+        """Whether any traffic of disks is limited."""
+        return (self.disk_read, self.disk_write, self.disk_iops) != (None, None, None)
+
+    def changed_by(self, wish: Resources) -> Resources:
+        """These limits, but for those that `wish` sets."""
+        return replace(self, **{field.name: value for field in fields(wish) if (value := getattr(wish, field.name)) is not None})
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,9 @@ class Capacity:
             raise CapabilityError(f"resources.memory is {wanted} MiB, and this machine has {there} MiB.", remedy="Ask for less.")
         if resources.storage is not None and resources.storage <= 0:
             raise CapabilityError(f"resources.storage is {resources.storage} bytes.", remedy="Leave it out for no limit.")
+        for name in ("disk_read", "disk_write", "disk_iops"):
+            if (rate := getattr(resources, name)) is not None and rate <= 0:
+                raise CapabilityError(f"resources.{name} is {rate} a second.", remedy="Leave it out for no limit.")
         if resources.pids is not None and resources.pids <= 0:
             raise CapabilityError(f"resources.pids is {resources.pids}.", remedy="Leave it out for the default.")
 

@@ -119,13 +119,8 @@ def from_template(request: SandboxRequest, record: TemplateRecord) -> SandboxReq
 
     It is the one with the started process where the request leaves the backend, the limits and whether memory is wanted to the template.
     """
-    wanted, own = request.resources, record.resources
-    resources = Resources(
-        cpu=wanted.cpu if wanted.cpu is not None else own.cpu,
-        memory=wanted.memory if wanted.memory is not None else own.memory,
-        storage=wanted.storage if wanted.storage is not None else own.storage,
-        pids=wanted.pids,
-    )
+    wanted = request.resources
+    resources = replace(record.resources.changed_by(wanted), pids=wanted.pids)
     fitting = request.isolation in ("auto", record.isolation) and wanted.cpu is None and wanted.memory is None
     if record.warm is not None and fitting and request.memory is not False and not request.network.enabled:
         return replace(request, snapshot=record.warm, resources=resources)

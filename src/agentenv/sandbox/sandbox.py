@@ -216,9 +216,21 @@ class AsyncSandbox:
         """Lets a paused sandbox go on. Nothing happens when it runs already. Raises what a start raises where it comes from the disk."""
         await self._host.resume()
 
-    async def resize(self, *, cpu: float | None = None, memory: int | str | None = None, pids: int | None = None) -> None:
-        """Changes limits while it runs: `cpu` in cores, `memory` in bytes or as "2GB". What is None stays. Raises `CapabilityError`."""
-        wish = {"cpu": cpu, "memory": memory, "pids": pids}
+    async def resize(
+        self,
+        *,
+        cpu: float | None = None,
+        memory: int | str | None = None,
+        pids: int | None = None,
+        disk_read: int | str | None = None,
+        disk_write: int | str | None = None,
+        disk_iops: int | None = None,
+    ) -> None:
+        """Changes limits while it runs: `cpu` in cores, `memory` in bytes or as "2GB", rates in bytes a second or as "50MB/s".
+
+        What is None stays. Raises `CapabilityError`.
+        """
+        wish = {"cpu": cpu, "memory": memory, "pids": pids, "disk_read": disk_read, "disk_write": disk_write, "disk_iops": disk_iops}
         await self._host.resize(resources_of({name: value for name, value in wish.items() if value is not None}, pids=None))
 
     async def snapshot(self, name: str | None = None, *, memory: bool | None = None) -> Snapshot:

@@ -636,9 +636,23 @@ class Sandbox:
         """Lets a paused sandbox go on. Nothing happens when it runs already. Raises what a start raises where it comes from the disk."""
         self._loop.run(self._face.resume())
 
-    def resize(self, *, cpu: float | None = None, memory: int | str | None = None, pids: int | None = None) -> None:
-        """Changes limits while it runs: `cpu` in cores, `memory` in bytes or as "2GB". What is None stays. Raises `CapabilityError`."""
-        self._loop.run(self._face.resize(cpu=cpu, memory=memory, pids=pids))
+    def resize(
+        self,
+        *,
+        cpu: float | None = None,
+        memory: int | str | None = None,
+        pids: int | None = None,
+        disk_read: int | str | None = None,
+        disk_write: int | str | None = None,
+        disk_iops: int | None = None,
+    ) -> None:
+        """Changes limits while it runs: `cpu` in cores, `memory` in bytes or as "2GB", rates in bytes a second or as "50MB/s".
+
+        What is None stays. Raises `CapabilityError`.
+        """
+        self._loop.run(
+            self._face.resize(cpu=cpu, memory=memory, pids=pids, disk_read=disk_read, disk_write=disk_write, disk_iops=disk_iops)
+        )
 
     def snapshot(self, name: str | None = None, *, memory: bool | None = None) -> Snapshot:
         """Keeps it as it is now, for `create(snapshot=…)` and `rollback`. It goes on running.
@@ -671,7 +685,8 @@ class Sandbox:
     def set_network(self, network: EgressPolicy | Mapping[str, Any]) -> None:
         """Changes what it may reach while it runs, as in `create`: `{"allow_internet_access": False, "allow": ["example.org"]}`.
 
-        What is left out is as by default. Connections that are denied now end. Raises `ConfigError`, `InvalidState` without a network.
+        What is left out is as by default. Connections that are denied now end. A sandbox without a network is given one, where its backend
+        can do that while it runs. Raises `ConfigError`, `InvalidState` where it cannot be.
         """
         self._loop.run(self._face.set_network(network))
 

@@ -20,9 +20,9 @@ _RESOURCES = tuple(field.name for field in fields(Resources))
 
 
 def resources_of(wish: Resources | Mapping[str, Any] | None, *, pids: int | None = DEFAULT_PIDS) -> Resources:
-    """Limits from `Resources` or from a mapping with sizes as numbers or text ("4GB"); `pids` where the mapping says nothing of it.
+    """Limits from `Resources` or from a mapping with sizes and rates as numbers or text ("4GB", "100MB/s").
 
-    Raises `ConfigError` for a key or value that makes no sense.
+    `pids` is taken where the mapping says nothing of it. Raises `ConfigError` for a key or value that makes no sense.
     """
     if isinstance(wish, Resources):
         return wish
@@ -38,12 +38,12 @@ def resources_of(wish: Resources | Mapping[str, Any] | None, *, pids: int | None
 def _limit(name: str, value: Any) -> Any:
     if value is None:
         return None
-    if name in ("memory", "storage"):
+    if name in ("memory", "storage", "disk_read", "disk_write"):
         try:
-            return parse_size(value)
+            return parse_rate(value) if name.startswith("disk_") else parse_size(value)
         except ValueError as error:
             raise ConfigError(str(error), key=f"resources.{name}") from error
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0 or (name == "pids" and not isinstance(value, int)):
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0 or (name != "cpu" and not isinstance(value, int)):
         what = "a number of cores above 0" if name == "cpu" else "a whole number above 0"
         raise ConfigError(f"{value!r} is not {what}", key=f"resources.{name}")
     return value

@@ -24,6 +24,7 @@ from agentenv.errors import (
 )
 from agentenv.isolation.contract import Backend, Checkpointing, MachineSpec, Network, Resources, Restoring, RootFilesystem, Timeouts, Tree
 from agentenv.isolation.firecracker import open_backend, pool, probing, settings
+from agentenv.isolation.firecracker.api import RateLimiter, TokenBucket
 from agentenv.isolation.firecracker.backend import FirecrackerBackend
 from agentenv.isolation.firecracker.jail import ROOT, UPPER
 from agentenv.isolation.firecracker.launcher import Vmm
@@ -275,6 +276,16 @@ def test_what_can_be_set() -> None:
     assert chosen.limits.disk.bandwidth is not None
     assert (chosen.limits.disk.bandwidth.size, chosen.limits.disk.bandwidth.refill_time) == (5_000_000, 100)
     assert chosen.limits.network is None
+
+
+def test_limits_of_the_disk_come_from_the_sandbox() -> None:
+    machine = Settings.read({settings.DISK_RATE: "50MB/s", settings.NETWORK_RATE: "1MB/s"}, root=True)
+    assert machine.limits_of(Resources()) == machine.limits
+    own = machine.limits_of(Resources(disk_read=2_000_000, disk_write=2_000_000, disk_iops=7))
+    assert own.disk == RateLimiter(TokenBucket(200_000, 100), TokenBucket(7, 1000))
+    assert own.network == machine.limits.network
+    with pytest.raises(CapabilityError, match="the same rate"):
+        machine.limits_of(Resources(disk_write=2_000_000))
 
 
 @pytest.mark.parametrize(

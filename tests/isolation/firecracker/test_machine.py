@@ -18,6 +18,7 @@ from agentenv.errors import CapabilityError, InvalidState, SandboxDied
 from agentenv.isolation.contract import Exit, Machine, MachineSpec, Resources, RootFilesystem, Tree
 from agentenv.isolation.firecracker.jail import VSOCK
 from agentenv.isolation.firecracker.machine import FirecrackerMachine, cores_of, memory_of
+from agentenv.isolation.firecracker.settings import Settings
 from agentenv.isolation.namespace.agent_call import call
 from agentenv.isolation.vm.disk import DISK
 
@@ -47,7 +48,7 @@ async def started(vms: VmYard, yard: Yard) -> AsyncIterator[Started]:
     spec = MachineSpec("m1", directory, root, "box", Resources(memory=MEMORY * MIB))
     ended: list[FirecrackerMachine] = []
     async with agent_at(vm.vmm.jail.root / VSOCK, sandbox.directory):
-        machine = FirecrackerMachine(vm, spec, (), cores=2, on_end=ended.append)
+        machine = FirecrackerMachine(vm, spec, (), cores=2, settings=Settings(jailed=False), on_end=ended.append)
         yield Started(machine, ended, sandbox.directory)
         await machine.kill()
 

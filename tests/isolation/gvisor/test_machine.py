@@ -88,6 +88,18 @@ async def test_limits_are_seen(yard: GvisorYard) -> None:
     assert usage.processes == 1
 
 
+async def test_traffic_of_its_disk_is_limited(yard: GvisorYard) -> None:
+    tree = CgroupTree.discover()
+    if "io" not in tree.controllers:
+        pytest.skip("no cgroup can limit disks here")
+    machine = await yard.backend.start(yard.spec(resources=Resources(disk_write=5 * MIB)))
+    directory = next(Path(hierarchy.base, machine._held.cgroup.name) for hierarchy in tree.hierarchies if "io" in hierarchy.controllers)
+    assert str(machine.pid) in (directory / "cgroup.procs").read_text().split()
+    await machine.resize(Resources(disk_write=6 * MIB))
+    limits = [directory / name for name in ("io.max", "blkio.throttle.write_bps_device")]
+    assert any(str(6 * MIB) in path.read_text() for path in limits if path.exists())
+
+
 async def test_a_fork_bomb_of_root_is_held(yard: GvisorYard) -> None:
     machine = await yard.backend.start(yard.spec(resources=Resources(pids=20)))
     told = await shell(machine, "i=0; while [ $i -lt 40 ]; do sleep 5 & i=$((i+1)); done; echo all")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentenv.isolation.contract import Resources
-from agentenv.isolation.qemu.command import DEFAULT_MEMORY, Boot, Copy, Hardware, Plan, Tap, memory, processors
+from agentenv.isolation.qemu.command import DEFAULT_MEMORY, Boot, Copy, Hardware, Plan, Tap, memory, processors, throttle_of
 
 HARDWARE = Hardware("tcg", "max", processors=2, memory=256 << 20, disk=1 << 30, ports=2, network=False)
 BOOT = Boot(Path("/k"), Path("/i"), "console=ttyS0 quiet")
@@ -50,9 +50,18 @@ def test_a_copy_maps_its_memory_privately_and_needs_no_kernel() -> None:
 
 
 def test_the_rate_of_the_disk_stands_between_the_guest_and_the_file() -> None:
-    words = replace(PLAN, disk_rate=1_000_000).words()
+    words = replace(PLAN, throttle={"bps-total": 1_000_000}).words()
     assert "throttle-group,id=rate,x-bps-total=1000000" in after(words, "-object")
-    assert "virtio-blk-device,write-zeroes=off,drive=slow" in after(words, "-device")
+    assert {"virtio-blk-device,write-zeroes=off,drive=slow-upper", "virtio-blk-device,drive=slow-root"} <= set(after(words, "-device"))
+
+
+def test_limits_of_the_disk_come_from_the_sandbox_within_those_of_the_machine() -> None:
+    assert throttle_of(Resources(), None) is None
+    assert throttle_of(Resources(), 5_000_000) == {"bps-total": 5_000_000}
+    own = Resources(disk_read=9_000_000, disk_write=1_000_000, disk_iops=100)
+    assert throttle_of(own, None) == {"bps-read": 9_000_000, "bps-write": 1_000_000, "iops-read": 100, "iops-write": 100}
+    assert throttle_of(own, 5_000_000) == {"bps-read": 5_000_000, "bps-write": 1_000_000, "iops-read": 100, "iops-write": 100}
+    assert throttle_of(Resources(disk_write=1_000_000), None) == {"bps-write": 1_000_000}
 
 
 def test_network_and_kvm() -> None:

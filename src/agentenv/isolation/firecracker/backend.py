@@ -91,6 +91,8 @@ class FirecrackerBackend:
             vm = await Vm.load(vmm, self._release, checkpoint, facts, drives)
             if spec.resources.memory is not None and (taken := vm.memory_mib - memory_of(spec.resources)) != facts.balloon:
                 await vm.resize_balloon(taken)
+            if spec.resources.limits_disks:
+                await vm.limit(self._settings.limits_of(spec.resources))
             return self._machine(vm, spec, attempt, held)
 
     async def blank_key(self, spec: MachineSpec) -> str:
@@ -161,7 +163,7 @@ class FirecrackerBackend:
             drives={ROOT: guest.root.path, UPPER: spec.directory / DISK},
             image=guest.root.path.name,
             cpu_template=self._settings.cpu_template,
-            limits=self._settings.limits,
+            limits=self._settings.limits_of(spec.resources),
         )
 
     def _drives(self, spec: MachineSpec, facts: Facts) -> dict[str, Path]:
@@ -186,7 +188,14 @@ class FirecrackerBackend:
         vm.vmm.cgroup.apply(Resources(cpu=spec.resources.cpu, pids=None))
         left = vm.memory_mib - vm.facts.balloon << 20
         resources = replace(spec.resources, memory=spec.resources.memory or left)
-        machine = FirecrackerMachine(vm, replace(spec, resources=resources), attempt.finish(), vm.facts.cores, self._machines.discard)
+        machine = FirecrackerMachine(
+            vm,
+            replace(spec, resources=resources),
+            attempt.finish(),
+            cores=vm.facts.cores,
+            settings=self._settings,
+            on_end=self._machines.discard,
+        )
         self._machines.add(machine)
         held.pop_all()
         return machine

@@ -11,6 +11,7 @@ from pathlib import Path
 from agentenv.errors import InfrastructureError, Stage
 from agentenv.isolation.contract import MachineSpec, Resources
 from agentenv.isolation.firecracker.jail import VSOCK
+from agentenv.isolation.firecracker.settings import Settings
 from agentenv.isolation.firecracker.vm import Vm
 from agentenv.isolation.vm.machine import Body, GuestMachine, whole_mib
 from agentenv.isolation.vm.streams import dial_vsock
@@ -41,11 +42,19 @@ class FirecrackerMachine(GuestMachine):
     answer_seconds = ANSWER_SECONDS
 
     def __init__(
-        self, vm: Vm, spec: MachineSpec, stages: tuple[Stage, ...], cores: int, on_end: Callable[[FirecrackerMachine], None]
+        self,
+        vm: Vm,
+        spec: MachineSpec,
+        stages: tuple[Stage, ...],
+        *,
+        cores: int,
+        settings: Settings,
+        on_end: Callable[[FirecrackerMachine], None],
     ) -> None:
         """Takes over `vm`. `cores` are its processors; `on_end` is called once, when all is free."""
         super().__init__(Body(vm.vmm.monitor, vm.vmm.cgroup, vm.memory_mib << 20, cores, vm.kill), spec, stages)
         self._vm = vm
+        self._settings = settings
         self._on_end = on_end
 
     @property
@@ -79,6 +88,9 @@ class FirecrackerMachine(GuestMachine):
 
     async def _set_memory(self, size: int) -> None:
         await self._vm.resize_balloon(self._vm.memory_mib - (size >> 20))
+
+    async def _limit_disks(self, resources: Resources) -> None:
+        await self._vm.limit(self._settings.limits_of(resources))
 
     def _ended(self) -> None:
         self._on_end(self)

@@ -111,6 +111,7 @@ def capabilities(programs: Programs, cgroups: CgroupTree) -> Capabilities:
         memory_limit=True,
         cpu_limit=True,
         process_limit=True,
+        disk_limit=True,
         network=os.geteuid() == 0,
         users=True,
         hardware_isolation=True,

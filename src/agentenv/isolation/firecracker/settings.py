@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from agentenv.errors import ConfigError
+from agentenv.errors import CapabilityError, ConfigError
+from agentenv.isolation.contract import Resources
 from agentenv.isolation.firecracker.api import RateLimiter, TokenBucket
 from agentenv.isolation.firecracker.vm import Limits
 from agentenv.units import parse_size
@@ -42,6 +43,28 @@ class Settings:
         limits = Limits(disk=_rate(environment, DISK_RATE), network=_rate(environment, NETWORK_RATE))
         return cls(is_root if wish is None else _SWITCH[wish], template, limits)
 
+    def limits_of(self, resources: Resources) -> Limits:
+        """What a machine with those limits is held to: its own of the disk, or the machine's where it has none.
+
+        Raises `CapabilityError` for different rates of reading and writing: Firecracker has one bucket for both.
+        """
+        if not resources.limits_disks:
+            return self.limits
+        if resources.disk_read != resources.disk_write:
+            raise CapabilityError(
+                "Firecracker limits what is read from a disk and written to it together, and `disk_read` and `disk_write` differ.",
+                remedy="Give both the same rate, which holds for the sum.",
+            )
+        bandwidth = None if resources.disk_read is None else _bucket(resources.disk_read)
+        ops = None if resources.disk_iops is None else _bucket(resources.disk_iops)
+        return replace(self.limits, disk=RateLimiter(bandwidth, ops))
+
+
+def _bucket(rate: int) -> TokenBucket:
+    """So many a second, refilled in small steps: a whole second's worth at once would let a machine stand still for the rest of it."""
+    milliseconds = _REFILL_MILLISECONDS if rate * _REFILL_MILLISECONDS >= 1000 else 1000
+    return TokenBucket(rate * milliseconds // 1000, milliseconds)
+
 
 def _rate(environment: Mapping[str, str], name: str) -> RateLimiter | None:
     text = environment.get(name)
@@ -51,5 +74,4 @@ def _rate(environment: Mapping[str, str], name: str) -> RateLimiter | None:
         rate = parse_size(text.strip().removesuffix("/s"))
     except ValueError as error:
         raise ConfigError(f"{name} is {text!r}, which is no rate.", remedy="Write bytes a second, as in `50MB/s`.") from error
-    # Refilled in small steps: a whole second's worth at once would let a machine stand still for the rest of it.
-    return RateLimiter(bandwidth=TokenBucket(max(1, rate * _REFILL_MILLISECONDS // 1000), _REFILL_MILLISECONDS))
+    return RateLimiter(bandwidth=_bucket(max(1, rate)))

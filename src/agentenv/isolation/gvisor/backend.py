@@ -28,6 +28,7 @@ from agentenv.isolation.gvisor.trunk import Carried, Trunk
 from agentenv.isolation.gvisor.uplink import Uplink
 from agentenv.isolation.namespace import endpoint
 from agentenv.isolation.namespace.cgroups import Cgroup, CgroupTree, group_name
+from agentenv.isolation.namespace.disks import limit_disks
 from agentenv.isolation.namespace.inodes import spread
 from agentenv.isolation.namespace.launcher import readable
 from agentenv.isolation.vm.finishing import finished
@@ -146,6 +147,7 @@ class GvisorBackend:
         if way_out is not None:
             way_out.close()
         cgroup.apply(applied(spec.resources))
+        limit_disks(cgroup, spec, spec.resources)
         release(cgroup)
         process = control.known(bundle.state)
         pidfd = os.pidfd_open(process.sandbox.pid)

@@ -25,6 +25,7 @@ from agentenv.isolation.gvisor.switchboard import Line, Switchboard
 from agentenv.isolation.namespace import endpoint
 from agentenv.isolation.namespace.agent_call import call
 from agentenv.isolation.namespace.cgroups import Cgroup
+from agentenv.isolation.namespace.disks import limit_disks
 from agentenv.isolation.vm.network import GuestLink
 from agentenv.monitoring.logs import logger
 
@@ -131,12 +132,13 @@ class GvisorMachine:
     async def resize(self, resources: Resources) -> None:
         """Changes limits of the live sandbox. Raises `InvalidState`, `InfrastructureError`, `SandboxDied`."""
         self._check()
-        known = self._spec.resources
         await asyncio.to_thread(self._held.cgroup.apply, applied(resources))
         if resources.pids is not None:
             await limit_processes(self.directory, resources.pids)
-        changed = {name: value for name in ("cpu", "memory", "storage", "pids") if (value := getattr(resources, name)) is not None}
-        self._spec = replace(self._spec, resources=replace(known, **changed))
+        wanted = self._spec.resources.changed_by(resources)
+        if resources.limits_disks:
+            await asyncio.to_thread(limit_disks, self._held.cgroup, self._spec, wanted)
+        self._spec = replace(self._spec, resources=wanted)
 
     async def usage(self) -> Usage:
         """What the cgroup accounts of the sandbox and its kernel together; its processes are counted by the agent, while it runs."""

@@ -29,7 +29,7 @@ from agentenv.isolation.contract import (
     Tree,
 )
 from agentenv.isolation.gvisor.runsc import Runsc
-from agentenv.isolation.namespace.cgroups import CgroupTree
+from agentenv.isolation.namespace.cgroups import DIRECT_WRITES_ONLY, CgroupTree
 from agentenv.paths import state_home
 
 NAME = "gvisor"
@@ -90,6 +90,7 @@ def capabilities(cgroups: CgroupTree) -> Capabilities:
     """What can be promised given the cgroups that can be used."""
     lost = [
         *cgroups.lost,
+        *([DIRECT_WRITES_ONLY] if cgroups.limits_direct_writes_only else []),
         "memory: at its limit the sandbox as a whole is ended, since one process of the host holds all of its memory.",
         "cpu: a sandbox goes on seeing as many processors as it started with, also after `resize`.",
         "storage: at its limit the sandbox as a whole is ended, since it is not seen from outside which of its processes writes.",
@@ -107,6 +108,7 @@ def capabilities(cgroups: CgroupTree) -> Capabilities:
         memory_limit="memory" in cgroups.controllers,
         cpu_limit="cpu" in cgroups.controllers,
         process_limit=True,
+        disk_limit="io" in cgroups.controllers,
         network=True,
         users=True,
         lost=tuple(lost),

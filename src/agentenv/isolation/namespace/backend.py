@@ -15,6 +15,7 @@ from agentenv.isolation.attempt import Attempt
 from agentenv.isolation.contract import MachineSpec, Probe
 from agentenv.isolation.namespace import endpoint, plan
 from agentenv.isolation.namespace.cgroups import CgroupTree, group_name
+from agentenv.isolation.namespace.disks import limit_disks
 from agentenv.isolation.namespace.file_size import limit_file_size
 from agentenv.isolation.namespace.inodes import spread
 from agentenv.isolation.namespace.launcher import Launch, Launcher, readable
@@ -83,6 +84,7 @@ class NamespaceBackend:
         listener.close()
         started = await launch.started
         limit_file_size(started.pid, spec.resources)
+        limit_disks(cgroup, spec, spec.resources)
         attempt.enter("agent")
         await _hello(connection, launch, log)
         machine = NamespaceMachine(

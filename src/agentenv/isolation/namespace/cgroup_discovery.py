@@ -59,7 +59,8 @@ class Discovery:
     lost: tuple[str, ...]
 
 
-def _unescape(field: str) -> str:
+def unescape(field: str) -> str:
+    """A field of /proc/self/mountinfo, in which spaces and the like are written as octal numbers, as plain text."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
 
 
@@ -71,7 +72,7 @@ def parse_mounts(mountinfo: str) -> tuple[Mount, ...]:
         mine, filesystem = left.split(" "), right.split(" ")
         if not separator or len(mine) < 5 or len(filesystem) < 3:
             continue
-        root, point = _unescape(mine[3]), _unescape(mine[4])
+        root, point = unescape(mine[3]), unescape(mine[4])
         if filesystem[0] == "cgroup2":
             mounts.append(Mount(2, root, point, frozenset()))
         elif filesystem[0] == "cgroup":

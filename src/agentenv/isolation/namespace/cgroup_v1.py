@@ -58,10 +58,11 @@ def set_processes(directory: str, limit: int) -> None:
     files.write(f"{directory}/pids.max", str(limit))
 
 
-def set_io(directory: str, device: str, read_bytes: int | None, write_bytes: int | None) -> None:
-    """Bytes a second from and to the block device `major:minor`; None is unlimited."""
+def set_io(directory: str, device: str, read_bytes: int | None, write_bytes: int | None, operations: int | None) -> None:
+    """Bytes a second from and to the block device `major:minor`, and operations in each direction; None is unlimited."""
     for direction, value in (("read", read_bytes), ("write", write_bytes)):
         files.write(f"{directory}/blkio.throttle.{direction}_bps_device", f"{device} {value or 0}")
+        files.write(f"{directory}/blkio.throttle.{direction}_iops_device", f"{device} {operations or 0}")
 
 
 def memory(directory: str) -> tuple[int | None, int | None, int | None]:

@@ -48,9 +48,10 @@ def set_processes(directory: str, limit: int) -> None:
     files.write(f"{directory}/pids.max", str(limit))
 
 
-def set_io(directory: str, device: str, read_bytes: int | None, write_bytes: int | None) -> None:
-    """Bytes a second from and to the block device `major:minor`; None is unlimited."""
-    values = (f"{key}={'max' if value is None else value}" for key, value in (("rbps", read_bytes), ("wbps", write_bytes)))
+def set_io(directory: str, device: str, read_bytes: int | None, write_bytes: int | None, operations: int | None) -> None:
+    """Bytes a second from and to the block device `major:minor`, and operations in each direction; None is unlimited."""
+    limits = {"rbps": read_bytes, "wbps": write_bytes, "riops": operations, "wiops": operations}
+    values = (f"{key}={'max' if value is None else value}" for key, value in limits.items())
     files.write(f"{directory}/io.max", f"{device} {' '.join(values)}")
 
 

@@ -26,6 +26,10 @@ from agentenv.isolation.namespace.makers import Maker
 
 _PREFIX = "agentenv-"
 _NAME = re.compile(rf"{_PREFIX}[A-Za-z0-9_.-]{{1,190}}")
+DIRECT_WRITES_ONLY: Final = (
+    "disk: version 1 of cgroups holds back what is read, and what is written past the page cache (O_DIRECT, fsync); writes that wait in"
+    " the page cache are written out by the kernel itself, without a limit."
+)
 _OWNED = re.compile(rf"{_PREFIX}(?P<owner>.+?)-(?:(?P<maker>\d+\.\d+\.\d+)-)?(?P<machine>[^-]+)")
 
 
@@ -35,7 +39,7 @@ class Driver(Protocol):
     def set_memory(self, directory: str, limit: int) -> None: ...
     def set_cpu(self, directory: str, cores: float) -> None: ...
     def set_processes(self, directory: str, limit: int) -> None: ...
-    def set_io(self, directory: str, device: str, read_bytes: int | None, write_bytes: int | None) -> None: ...
+    def set_io(self, directory: str, device: str, read_bytes: int | None, write_bytes: int | None, operations: int | None) -> None: ...
     def memory(self, directory: str) -> tuple[int | None, int | None, int | None]: ...
     def oom_kills(self, directory: str) -> int: ...
     def throttled_seconds(self, directory: str) -> float | None: ...
@@ -85,6 +89,11 @@ class CgroupTree:
     def controllers(self) -> frozenset[str]:
         """Which of "memory", "cpu", "pids" and "io" can be limited."""
         return frozenset().union(*(hierarchy.controllers for hierarchy in self.hierarchies)) & {"memory", "cpu", "pids", "io"}
+
+    @property
+    def limits_direct_writes_only(self) -> bool:
+        """Whether what is written to disks is limited, but not where the page cache lies between (`DIRECT_WRITES_ONLY`)."""
+        return any("io" in hierarchy.controllers and hierarchy.version == 1 for hierarchy in self.hierarchies)
 
     @property
     def can_freeze(self) -> bool:
@@ -209,18 +218,23 @@ class Cgroup:
                 remedy="Choose values that this machine has, or end the sandbox if it is already gone.",
             ) from error
 
-    def limit_io(self, device: str, *, read_bytes: int | None = None, write_bytes: int | None = None) -> None:
-        """Bytes a second from and to the block device `major:minor`; None is unlimited.
+    def limit_io(
+        self, device: str, *, read_bytes: int | None = None, write_bytes: int | None = None, operations: int | None = None
+    ) -> None:
+        """Bytes a second from and to the block device `major:minor`, and `operations` a second in each direction; None is unlimited.
 
         Raises `CapabilityError` where disk traffic cannot be limited.
         """
         control = self._control("io")
         if control is None:
-            raise CapabilityError("disk traffic cannot be limited here: no io (v2) or blkio (v1) controller can be used.")
+            raise CapabilityError(
+                "disk traffic cannot be limited here: no io (v2) or blkio (v1) controller can be used.",
+                remedy="Leave `resources.disk_read`, `disk_write` and `disk_iops` out; `agentenv doctor` says what is missing.",
+            )
         driver, directory = control
         try:
             self._enter_deferred()
-            driver.set_io(directory, device, read_bytes, write_bytes)
+            driver.set_io(directory, device, read_bytes, write_bytes, operations)
         except OSError as error:
             raise InfrastructureError(
                 f"the kernel refused to limit disk {device} for cgroup {self.name}: {error.strerror}.",

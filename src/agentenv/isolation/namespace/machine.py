@@ -16,6 +16,7 @@ from agentenv.isolation.contract import Exit, MachineSpec, OomKill, Resources, U
 from agentenv.isolation.namespace import cgroup_files, endpoint, plan, threads
 from agentenv.isolation.namespace.agent_call import call
 from agentenv.isolation.namespace.cgroups import Cgroup
+from agentenv.isolation.namespace.disks import limit_disks
 from agentenv.isolation.namespace.file_size import limit_file_size
 from agentenv.isolation.namespace.launcher import Ended, Launch, Launcher, Started
 
@@ -123,7 +124,10 @@ class NamespaceMachine:
         self._paused = False
 
     async def resize(self, resources: Resources) -> None:
-        """Changes limits of the live sandbox and what it is shown of them. Raises `InvalidState`, `InfrastructureError`, `SandboxDied`."""
+        """Changes limits of the live sandbox and what it is shown of them.
+
+        Raises `InvalidState`, `CapabilityError`, `InfrastructureError`, `SandboxDied`.
+        """
         self._check()
         await asyncio.to_thread(self._cgroup.apply, resources)
         if resources.cpu is not None:
@@ -133,10 +137,11 @@ class NamespaceMachine:
         limits = {name: value for name, value in shown.items() if value is not None}
         if limits:
             await self._ask("configure", limits=limits)
-        known = self._spec.resources
-        changed = {name: value for name in ("cpu", "memory", "storage", "pids") if (value := getattr(resources, name)) is not None}
-        self._spec = replace(self._spec, resources=replace(known, **changed))
-        limit_file_size(self.pid, self._spec.resources)
+        wanted = self._spec.resources.changed_by(resources)
+        if resources.limits_disks:
+            await asyncio.to_thread(limit_disks, self._cgroup, self._spec, wanted)
+        self._spec = replace(self._spec, resources=wanted)
+        limit_file_size(self.pid, wanted)
 
     async def usage(self) -> Usage:
         """What the cgroup accounts; where none does, the processes and their processor time that the agent adds up."""

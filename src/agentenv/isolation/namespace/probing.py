@@ -14,7 +14,7 @@ from agentenv.errors import AgentEnvError
 from agentenv.guest.native import binary
 from agentenv.isolation.contract import Capabilities, Probe
 from agentenv.isolation.namespace.answers import Facts, explain, facts, parse
-from agentenv.isolation.namespace.cgroups import CgroupTree
+from agentenv.isolation.namespace.cgroups import DIRECT_WRITES_ONLY, CgroupTree
 from agentenv.isolation.namespace.seccomp import compile_filter
 
 NAME = "namespace"
@@ -116,6 +116,8 @@ def capabilities(found: Facts, cgroups: CgroupTree) -> Capabilities:
     cpu = "cpu" in cgroups.controllers
     if not cpu:
         lost.append("cpu: a limit is rounded up to whole cores, which the sandbox is pinned to.")
+    if cgroups.limits_direct_writes_only:
+        lost.append(DIRECT_WRITES_ONLY)
     return Capabilities(
         filesystem_snapshot=True,
         pause=True,
@@ -123,6 +125,7 @@ def capabilities(found: Facts, cgroups: CgroupTree) -> Capabilities:
         memory_limit="memory" in cgroups.controllers,
         cpu_limit=True,
         process_limit="pids" in cgroups.controllers,
+        disk_limit="io" in cgroups.controllers,
         network=not found.user_namespace,
         users=not found.user_namespace or found.many_ids,
         rootless=True,

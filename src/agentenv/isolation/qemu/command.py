@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,9 @@ FIRST_PORTS = 4
 
 TRANSLATIONS_MIB = 64
 """Memory for translated code, where the processor is emulated."""
+
+THROTTLE = "rate"
+"""What QEMU knows the group by that holds the disks to their limits, where there is one."""
 
 _MIB = 1 << 20
 _BASE = ("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none")
@@ -77,6 +81,16 @@ class Copy:
     state: int
 
 
+def throttle_of(resources: Resources, most: int | None) -> dict[str, int] | None:
+    """What the disks of a machine with those limits are held to, `most` bytes a second in any case; None where they are not."""
+    if not resources.limits_disks:
+        return None if most is None else {"bps-total": most}
+    # QEMU takes no total beside the two directions.
+    rates = {"bps-read": resources.disk_read, "bps-write": resources.disk_write}
+    limits = {name: min(wanted) for name, rate in rates.items() if (wanted := [one for one in (rate, most) if one])}
+    return limits if resources.disk_iops is None else limits | {"iops-read": resources.disk_iops, "iops-write": resources.disk_iops}
+
+
 @dataclass(frozen=True, slots=True)
 class Tap:
     """The host's end of the guest's network interface: an open `descriptor`, its hardware address, and the MTU in bytes."""
@@ -88,7 +102,10 @@ class Tap:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything about one process of QEMU. `control` and `ports` are descriptors: a connected socket for QMP, and listening ones."""
+    """Everything about one process of QEMU. `control` and `ports` are descriptors: a connected socket for QMP, and listening ones.
+
+    `throttle` is what its disks are held to together, in the words of QEMU's ThrottleLimits; None leaves nothing to limit later.
+    """
 
     program: Path
     hardware: Hardware
@@ -98,7 +115,7 @@ class Plan:
     ports: tuple[int, ...]
     start: Boot | Copy
     tap: Tap | None = None
-    disk_rate: int | None = None
+    throttle: Mapping[str, int] | None = None
 
     @property
     def descriptors(self) -> tuple[int, ...]:
@@ -141,13 +158,16 @@ class Plan:
         # A copy cannot punch holes, since its memory's file must have none (`Warden.spawn`): it would believe to have made zeros.
         discard = "ignore" if isinstance(self.start, Copy) else "unmap"
         upper = ["-blockdev", f"{common},node-name=upper,discard={discard},filename={_quoted(self.upper)}"]
-        if self.disk_rate is not None:
-            upper += ["-object", f"throttle-group,id=rate,x-bps-total={self.disk_rate}"]
-            upper += ["-blockdev", "driver=throttle,node-name=slow,throttle-group=rate,file=upper"]
-        drive = "upper" if self.disk_rate is None else "slow"
+        root = ["-blockdev", f"{common},node-name=root,read-only=on,locking=off,filename={_quoted(self.root)}"]
+        slow = ""
+        if self.throttle is not None:
+            slow = "slow-"
+            root += ["-object", ",".join([f"throttle-group,id={THROTTLE}", *(f"x-{name}={rate}" for name, rate in self.throttle.items())])]
+            root += ["-blockdev", f"driver=throttle,node-name=slow-root,read-only=on,throttle-group={THROTTLE},file=root"]
+            upper += ["-blockdev", f"driver=throttle,node-name=slow-upper,throttle-group={THROTTLE},file=upper"]
         return [
-            *("-blockdev", f"{common},node-name=root,read-only=on,locking=off,filename={_quoted(self.root)}"),
-            *("-device", "virtio-blk-device,drive=root", *upper, "-device", f"virtio-blk-device,write-zeroes=off,drive={drive}"),
+            *(*root, "-device", f"virtio-blk-device,drive={slow}root"),
+            *(*upper, "-device", f"virtio-blk-device,write-zeroes=off,drive={slow}upper"),
         ]
 
     def _others(self) -> list[str]:

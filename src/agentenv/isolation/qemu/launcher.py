@@ -15,7 +15,7 @@ from agentenv.errors import InfrastructureError, ProtocolError
 from agentenv.guest.frames import Decoder, Kind
 from agentenv.isolation.contract import MachineSpec, Resources
 from agentenv.isolation.namespace.cgroups import Cgroup, CgroupTree, group_name
-from agentenv.isolation.qemu.command import TRANSLATIONS_MIB, Boot, Copy, Hardware, Plan, Tap
+from agentenv.isolation.qemu.command import TRANSLATIONS_MIB, Boot, Copy, Hardware, Plan, Tap, throttle_of
 from agentenv.isolation.qemu.ports import Ports, listen
 from agentenv.isolation.qemu.qmp import Qmp
 from agentenv.isolation.vm.disk import DISK
@@ -54,7 +54,8 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Vmm:
-    """One QEMU with its machine. `base` is a descriptor of the file that its memory is mapped from, where it is a copy."""
+    """One QEMU with its machine. `base` is a descriptor of the file that its memory is mapped from, where it is a copy; `disk_rate` is
+    what its disks may move at most (bytes a second), whatever its own limits are."""
 
     hardware: Hardware
     root: Path
@@ -63,6 +64,7 @@ class Vmm:
     ports: Ports
     cgroup: Cgroup
     base: int | None
+    disk_rate: int | None
     _held: AsyncExitStack
 
     async def end(self) -> None:
@@ -81,7 +83,7 @@ class Vmm:
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """What the processes of one owner have in common: `program` is QEMU, `disk_rate` bytes a second of each machine's disk."""
+    """What the processes of one owner have in common: `program` is QEMU, `disk_rate` bytes a second of each machine's disks."""
 
     program: Path
     warden: Warden
@@ -111,7 +113,7 @@ class Launcher:
             qmp = await or_end(Qmp.open(near, ports.changed), monitor)
             held.push_async_callback(qmp.close)
             ports.serve(qmp.plug_port)
-            return Vmm(order.hardware, order.root, monitor, qmp, ports, cgroup, base, held.pop_all())
+            return Vmm(order.hardware, order.root, monitor, qmp, ports, cgroup, base, self.disk_rate, held.pop_all())
 
     def _prepare(self, order: Order, held: AsyncExitStack, inherited: ExitStack) -> tuple[Ports, socket.socket, Plan, int | None]:
         """What the process will inherit is on the stack `inherited`, to be closed as soon as it runs."""
@@ -141,7 +143,7 @@ class Launcher:
             ports=tuple(listener.fileno() for listener in listeners),
             start=Copy(start.memory, state) if isinstance(start, Written) else start,
             tap=tap,
-            disk_rate=self.disk_rate,
+            throttle=throttle_of(order.spec.resources, self.disk_rate),
         )
         return ports, near, plan, base
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from agentenv.errors import InvalidState, SandboxDied, Stage
-from agentenv.isolation.contract import MachineSpec
+from agentenv.errors import CapabilityError, InvalidState, SandboxDied, Stage
+from agentenv.isolation.contract import MachineSpec, Resources
 from agentenv.isolation.qemu import checkpoint as checkpoints
-from agentenv.isolation.qemu.command import MOST_PORTS
+from agentenv.isolation.qemu.command import MOST_PORTS, throttle_of
 from agentenv.isolation.qemu.launcher import Vmm
 from agentenv.isolation.qemu.memory import write_memory
 from agentenv.isolation.vm.finishing import finished, to_the_end
@@ -101,6 +101,15 @@ class QemuMachine(GuestMachine):
         if self._first is not None:
             self._first.close()
         self._on_end(self)
+
+    async def _limit_disks(self, resources: Resources) -> None:
+        rate = self._vmm.disk_rate
+        if throttle_of(self._spec.resources, rate) is None:
+            raise CapabilityError(
+                f"sandbox {self.id} was started without a limit of its disk, and QEMU cannot put one before a disk in use.",
+                remedy="Start it with `disk_read`, `disk_write` or `disk_iops`, as high as you like; they can be changed then.",
+            )
+        await self._vmm.qmp.throttle(throttle_of(resources, rate) or {})
 
     async def _set_memory(self, size: int) -> None:
         qmp = self._vmm.qmp

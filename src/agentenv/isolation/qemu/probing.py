@@ -90,6 +90,7 @@ def capabilities(qemu: Qemu, cgroups: CgroupTree) -> Capabilities:
         memory_limit=True,
         cpu_limit="cpu" in cgroups.controllers,
         process_limit=True,
+        disk_limit=True,
         network=root,
         users=True,
         rootless=not root,

@@ -17,7 +17,7 @@ from qemu.qmp import EventListener, ExecInterruptedError, ExecuteError, QMPClien
 from qemu.qmp.protocol import Runstate, StateError
 
 from agentenv.errors import InfrastructureError
-from agentenv.isolation.qemu.command import channel, port
+from agentenv.isolation.qemu.command import THROTTLE, channel, port
 
 PortChanged = Callable[[int, bool], None]
 """Told the number of a port, and whether the guest has it open now."""
@@ -89,6 +89,11 @@ class Qmp:
     async def set_memory(self, size: int) -> None:
         """Has the guest give memory back, or take it again, until it has `size` bytes: as fast as it can."""
         await self._execute("balloon", {"value": size})
+
+    async def throttle(self, limits: Mapping[str, int]) -> None:
+        """Holds the disks to `limits` (in the words of ThrottleLimits) and nothing else; they must have had a limit at the start."""
+        value = {f"{kind}-{way}": 0 for kind in ("bps", "iops") for way in ("total", "read", "write")} | dict(limits)
+        await self._execute("qom-set", {"path": f"/objects/{THROTTLE}", "property": "limits", "value": value})
 
     async def memory_size(self) -> int:
         """How many bytes the guest has at present."""

@@ -87,6 +87,10 @@ class GuestMachine(ABC):
         """Leaves the guest `size` bytes, whole MiB, of its memory: the balloon takes the others, or gives them back."""
 
     @abstractmethod
+    async def _limit_disks(self, resources: Resources) -> None:
+        """Holds its disks to the limits of `resources`. Raises `CapabilityError` where that cannot be done while it runs."""
+
+    @abstractmethod
     def _ended(self) -> None:
         """The machine has ended, and all that it held is free."""
 
@@ -114,6 +118,9 @@ class GuestMachine(ABC):
         self._require_within(resources)
         if resources.cpu is not None or resources.pids is not None:
             self._require_running()
+        wanted = self._spec.resources.changed_by(resources)
+        if resources.limits_disks:
+            await self._limit_disks(wanted)
         if resources.memory is not None:
             await self._set_memory(whole_mib(resources.memory))
         if resources.cpu is not None:
@@ -121,8 +128,7 @@ class GuestMachine(ABC):
             await self._told(lambda agent: guest_limits.show_processors(agent, math.ceil(resources.cpu or 1), self._body.processors))
         if resources.pids is not None:
             await self._told(lambda agent: guest_limits.limit_processes(agent, resources.pids or 1))
-        changed = {name: value for name in ("cpu", "memory", "pids") if (value := getattr(resources, name)) is not None}
-        self._spec = replace(self._spec, resources=replace(self._spec.resources, **changed))
+        self._spec = replace(self._spec, resources=wanted)
 
     async def usage(self) -> Usage:
         """What the host's cgroup accounts of the monitor, and what the agent tells, while it runs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import msgspec
 
@@ -88,9 +88,8 @@ class Creating:
         return self.changes.births.ground.limits(wish.resources, build.recipe.resources)
 
     def _sort(self, facts: Facts, build: Build) -> Sort:
-        limits = facts.resources
         network = self.changes.births.network(facts.network)
-        return Sort(build.id, (limits.cpu, limits.memory, limits.storage, limits.pids), network)
+        return Sort(build.id, astuple(facts.resources), network)
 
 
 def check_timeout(seconds: float | None, settings: ServerSettings) -> None:

@@ -28,10 +28,10 @@ class Ground:
 
     def limits(self, *wishes: Resources) -> Resources:
         """The first limit that one of the `wishes` sets, or the default."""
-        merged = {}
-        for name in ("cpu", "memory", "storage", "pids"):
-            merged[name] = next((value for wish in wishes if (value := getattr(wish, name)) is not None), getattr(self.defaults, name))
-        return Resources(**merged)
+        merged = self.defaults
+        for wish in reversed(wishes):
+            merged = merged.changed_by(wish)
+        return merged
 
     async def prepare(self, node: Node, isolation: str) -> None:
         """Makes ready what the first sandbox of that isolation would wait for; but an image that comes over the network only once it is."""
