@@ -10,8 +10,8 @@ import pytest
 from tests.conditions import more_in_soak
 from tests.isolation.firecracker.machines import MEMORY, VmYard, counted, counts_beyond, first_count
 
-from agentenv.isolation.firecracker import memory
 from agentenv.isolation.firecracker.vm import Vm
+from agentenv.isolation.vm import memory_layers as memory
 
 COUNTER = 0x201000
 """Where the tiny guest counts (guest.S)."""

@@ -16,12 +16,12 @@ from tests.isolation.firecracker.conftest import open_yard
 from tests.isolation.firecracker.machines import MEMORY, VmYard, counted, counts_beyond, find_programs
 
 from agentenv.errors import CapabilityError, InfrastructureError
-from agentenv.isolation.firecracker import memory
 from agentenv.isolation.firecracker.counter import write_kernel
 from agentenv.isolation.firecracker.jail import STATE
 from agentenv.isolation.firecracker.launcher import Launcher
 from agentenv.isolation.firecracker.snapshot import FILE
 from agentenv.isolation.namespace.cgroups import CgroupTree
+from agentenv.isolation.vm import memory_layers as memory
 
 SMALL_DISK = 8 << 20
 

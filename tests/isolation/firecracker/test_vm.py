@@ -11,9 +11,9 @@ import pytest
 from tests.isolation.firecracker.machines import MEMORY, PAGES, VmYard, counted, counts_beyond, first_count
 
 from agentenv.errors import InfrastructureError
-from agentenv.isolation.firecracker import memory
 from agentenv.isolation.firecracker.api import ApiError, RateLimiter, TokenBucket
 from agentenv.isolation.firecracker.vm import Limits, Vm
+from agentenv.isolation.vm import memory_layers as memory
 
 PAGE = 4096
 CHILDREN = 8

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from agentenv.errors import CapabilityError, InfrastructureError
 from agentenv.isolation.qemu import checkpoint
-from agentenv.isolation.qemu.checkpoint import DEVICES, FACTS, MEMORY, read_facts, require_disk, require_root, write_facts
+from agentenv.isolation.qemu.checkpoint import DEVICES, FACTS, read_facts, require_disk, require_root, write_facts
 from agentenv.isolation.qemu.command import Hardware
+from agentenv.isolation.vm.memory_layers import WHOLE as MEMORY
 
 HARDWARE = Hardware("tcg", "max", processors=1, memory=1 << 14, disk=1 << 20, ports=4, network=False)
 ROOT = Path("/roots/0123.erofs")

@@ -12,6 +12,7 @@ import pytest
 
 from agentenv.errors import InfrastructureError
 from agentenv.isolation.qemu.memory import PAGE, write_memory
+from agentenv.isolation.vm import memory_layers
 
 PAGES = 2048
 SIZE = PAGES * PAGE
@@ -49,7 +50,7 @@ def expected(base: bytes, pages: list[int], fill: int = 7) -> bytes:
 def test_anonymous_memory_becomes_a_sparse_file(tmp_path: Path) -> None:
     pages = [0, 1, 2, 700, PAGES - 1]
     with holder(None, pages) as (pid, address):
-        write_memory(pid, address, SIZE, None, tmp_path / "memory")
+        write_memory(pid, address, SIZE, None, tmp_path)
     assert (tmp_path / "memory").read_bytes() == expected(bytes(SIZE), pages)
     assert (tmp_path / "memory").stat().st_blocks * 512 <= 64 * PAGE
 
@@ -59,10 +60,24 @@ def test_of_memory_mapped_from_a_file_what_was_written_is_laid_over_it(tmp_path:
     base = bytes(range(256)) * (SIZE // 256)
     (tmp_path / "base").write_bytes(base)
     pages = [3, 4, 1500]
-    with holder(tmp_path / "base", pages, fill) as (pid, address):
-        write_memory(pid, address, SIZE, tmp_path / "base", tmp_path / "memory")
-    assert (tmp_path / "memory").read_bytes() == expected(base, pages, fill)
+    (tmp_path / "written").mkdir()
+    with holder(tmp_path / "base", pages, fill) as (pid, address), (tmp_path / "base").open("rb") as mapped:
+        write_memory(pid, address, SIZE, mapped.fileno(), tmp_path / "written")
+    first, second = memory_layers.layers(tmp_path / "written")
+    assert first.samefile(tmp_path / "base")
+    assert second.stat().st_blocks * 512 <= 8 * PAGE  # what was written, and no more
+    assert memory_layers.whole(tmp_path / "written", SIZE).read_bytes() == expected(base, pages, fill)
     assert (tmp_path / "base").read_bytes() == base
+
+
+def test_a_file_that_was_removed_meanwhile_is_copied(tmp_path: Path) -> None:
+    base = b"b" * SIZE
+    (tmp_path / "base").write_bytes(base)
+    (tmp_path / "written").mkdir()
+    with holder(tmp_path / "base", [5]) as (pid, address), (tmp_path / "base").open("rb") as mapped:
+        (tmp_path / "base").unlink()
+        write_memory(pid, address, SIZE, mapped.fileno(), tmp_path / "written")
+    assert memory_layers.whole(tmp_path / "written", SIZE).read_bytes() == expected(base, [5])
 
 
 def test_a_process_that_has_ended(tmp_path: Path) -> None:
@@ -73,4 +88,4 @@ def test_a_process_that_has_ended(tmp_path: Path) -> None:
         process.kill()
         process.stdout.read()
         with pytest.raises((InfrastructureError, OSError)):
-            write_memory(process.pid, address, SIZE, None, tmp_path / "memory")
+            write_memory(process.pid, address, SIZE, None, tmp_path)

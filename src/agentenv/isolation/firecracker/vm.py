@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from agentenv.errors import AgentEnvError, InfrastructureError
 from agentenv.isolation.firecracker import jail as names
-from agentenv.isolation.firecracker import memory
 from agentenv.isolation.firecracker.api import (
     UNLIMITED,
     Action,
@@ -39,6 +38,7 @@ from agentenv.isolation.firecracker.launcher import Vmm
 from agentenv.isolation.firecracker.metrics import Meter, Metrics
 from agentenv.isolation.firecracker.release import Release
 from agentenv.isolation.firecracker.snapshot import FORMAT, Facts, host_cpu, peek, write_facts
+from agentenv.isolation.vm import memory_layers as memory
 from agentenv.isolation.vm.finishing import finished
 
 INTERFACE = "eth0"

@@ -19,7 +19,7 @@ from agentenv.isolation.qemu.command import FIRST_PORTS, Boot, Hardware, memory,
 from agentenv.isolation.qemu.launcher import Launcher, Order, Vmm, Written
 from agentenv.isolation.qemu.machine import ANSWER_SECONDS, QemuMachine
 from agentenv.isolation.qemu.probing import Qemu, probe
-from agentenv.isolation.vm import GuestConfig, GuestFiles, configure_guest, make_upper, prepare_guest, root_image
+from agentenv.isolation.vm import GuestConfig, GuestFiles, configure_guest, make_upper, memory_layers, prepare_guest, root_image
 from agentenv.isolation.vm.blank import blank_key
 from agentenv.isolation.vm.disk import DISK
 from agentenv.isolation.vm.finishing import finished
@@ -76,8 +76,9 @@ class QemuBackend:
         """
         async with self._attempt(spec) as (attempt, held):
             facts, root = await finished(lambda: self._read(spec, checkpoint))
+            whole = await finished(lambda: memory_layers.whole(checkpoint, facts.hardware.memory))
             attempt.enter("launch")
-            written = Written(checkpoint / checkpoints.MEMORY, checkpoint / checkpoints.DEVICES, facts.free)
+            written = Written(whole, checkpoint / checkpoints.DEVICES, facts.free)
             vmm = await self._launch(Order(spec, facts.hardware, root, written, await _connect(spec)), attempt, held)
             attempt.enter("agent")
             connection = await vmm.agent_answers()

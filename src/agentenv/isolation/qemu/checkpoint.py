@@ -1,4 +1,4 @@
-"""What the directory of a checkpoint holds: `machine.json` with what it needs to be restored, `memory`, and the `devices`' state."""
+"""What the directory of a checkpoint holds: `machine.json` with what it needs to be restored, the memory, and the `devices`' state."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import msgspec
 
 from agentenv.errors import CapabilityError, InfrastructureError
 from agentenv.isolation.qemu.command import Hardware
+from agentenv.isolation.vm import memory_layers
 
 FORMAT = 1
-FACTS, MEMORY, DEVICES = "machine.json", "memory", "devices"
+FACTS, DEVICES = "machine.json", "devices"
 _HOW_TO = "Make the checkpoint anew on this machine."
 
 
@@ -45,14 +46,17 @@ def read_facts(directory: Path, *, qemu: str, accelerator: str) -> Facts:
     """Raises `InfrastructureError` for what is no whole checkpoint, `CapabilityError` for one that this machine cannot restore."""
     try:
         facts = _decode((directory / FACTS).read_bytes(), directory)
-        devices, memory = (directory / DEVICES).read_bytes(), (directory / MEMORY).stat().st_size
+        devices, layers = (directory / DEVICES).read_bytes(), memory_layers.layers(directory)
+        sizes = {layer: layer.stat().st_size for layer in layers}
     except (OSError, msgspec.DecodeError) as error:
         raise InfrastructureError(f"{directory} holds no whole checkpoint of a machine: {error}.", remedy="Make it anew.") from error
     if len(devices) != facts.devices or zlib.crc32(devices) != facts.checksum:
         raise InfrastructureError(f"{directory / DEVICES} was cut off or changed.", remedy="Make the checkpoint anew.")
-    if memory != facts.hardware.memory:
+    if not layers:
+        raise InfrastructureError(f"{directory} holds no whole checkpoint of a machine: no memory.", remedy="Make it anew.")
+    if short := [layer for layer, size in sizes.items() if size != facts.hardware.memory]:
         raise InfrastructureError(
-            f"{directory / MEMORY} has {memory} bytes, and the machine had {facts.hardware.memory}.", remedy="Make the checkpoint anew."
+            f"{short[0]} has {sizes[short[0]]} bytes, and the machine had {facts.hardware.memory}.", remedy="Make the checkpoint anew."
         )
     _require_same(directory, "QEMU", facts.qemu, qemu)
     _require_same(directory, "the accelerator", facts.hardware.accelerator, accelerator)

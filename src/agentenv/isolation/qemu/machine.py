@@ -67,9 +67,9 @@ class QemuMachine(GuestMachine):
     async def checkpoint(self, directory: Path, parent: Path | None = None) -> None:
         """Writes memory and devices of the paused machine into the empty `directory`.
 
-        The memory is one whole file, of which a machine that was itself restored shares what it has not written with the file that it came
-        from, where the file system can do that; `parent` changes nothing. Raises `InvalidState` when it runs, `InfrastructureError` or
-        OSError for a full disk; then `directory` is empty again, and the machine goes on when it is resumed.
+        Of a machine that goes on from another checkpoint only what it has written itself since; `parent` changes nothing. Raises
+        `InvalidState` when it runs, `InfrastructureError` or OSError for a full disk; then `directory` is empty again, and the machine
+        goes on when it is resumed.
         """
         self._require_paused()
         vmm = self._vmm
@@ -80,9 +80,7 @@ class QemuMachine(GuestMachine):
         try:
             await vmm.qmp.save_devices(directory / checkpoints.DEVICES)
             address = await vmm.qmp.memory_address()
-            base = None if vmm.base is None else Path(f"/proc/self/fd/{vmm.base}")
-            target = directory / checkpoints.MEMORY
-            await finished(lambda: write_memory(vmm.monitor.pid, address, hardware.memory, base, target))
+            await finished(lambda: write_memory(vmm.monitor.pid, address, hardware.memory, vmm.base, directory))
             await finished(lambda: checkpoints.write_facts(directory, qemu=self._qemu, hardware=hardware, root=vmm.root, free=free))
         except BaseException:
             await to_the_end(asyncio.to_thread(checkpoints.empty, directory))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentenv.errors import InfrastructureError
-from agentenv.isolation.vm.disk import clone_disk
+from agentenv.isolation.vm import memory_layers
 
 PAGE = 4096
 _ENTRY = 8
@@ -25,13 +25,13 @@ _CHUNK = 4 << 20
 _WORDS_A_PAGE = PAGE // 8
 
 
-def write_memory(pid: int, address: int, size: int, base: Path | None, target: Path) -> None:
-    """Writes `size` bytes of memory at `address` of process `pid` to the new, sparse file `target`.
+def write_memory(pid: int, address: int, size: int, base: int | None, directory: Path) -> None:
+    """Writes `size` bytes of memory at `address` of process `pid` into `directory` (`agentenv.isolation.vm.memory_layers`).
 
-    `base` is the file that the memory was mapped from. Raises OSError (a full disk, say), `InfrastructureError` when the process has ended.
+    `base` is a descriptor of the file that the memory was mapped from, of which no byte is written again. Raises OSError (a full disk,
+    say), `InfrastructureError` when the process has ended.
     """
-    if base is not None:
-        clone_disk(base, target)
+    target = directory / memory_layers.WHOLE if base is None else memory_layers.build_on_file(base, directory)
     writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.ftruncate(writing, size)

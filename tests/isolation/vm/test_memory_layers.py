@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentenv.errors import InfrastructureError
-from agentenv.isolation.firecracker import memory
 from agentenv.isolation.firecracker.jail import STATE
+from agentenv.isolation.vm import memory_layers as memory
 
 PAGE = 4096
 PAGES = 16
@@ -78,10 +78,10 @@ def test_on_another_file_system_the_older_layers_are_copied(tmp_path: Path, monk
     older, newer = checkpoint(tmp_path / "older"), checkpoint(tmp_path / "newer")
     write_layer(older / memory.WHOLE, {3: 7})
 
-    def refused(self: Path, target: Path) -> None:
+    def refused(*_: object, **__: object) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
-    monkeypatch.setattr(Path, "hardlink_to", refused)
+    monkeypatch.setattr("agentenv.isolation.vm.memory_layers.os.link", refused)
     write_layer(memory.build_on(older, newer), {4: 8})
     assert memory.whole(newer, SIZE).read_bytes() == content({3: 7, 4: 8})
 

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agentenv.errors import InfrastructureError
-from agentenv.isolation.firecracker.jail import STATE
 from agentenv.isolation.vm.disk import clone_disk
 
 WHOLE = "memory"
@@ -35,14 +34,28 @@ def build_on(parent: Path, directory: Path) -> Path:
     with _locked(parent, fcntl.LOCK_SH):
         older = layers(parent)
         for number, layer in enumerate(older):
-            target = directory / _LAYER.format(number)
-            try:
-                target.hardlink_to(layer)
-            except OSError as error:
-                if error.errno != errno.EXDEV:
-                    raise
-                clone_disk(layer, target)
+            _link(layer, directory / _LAYER.format(number))
     return directory / _LAYER.format(len(older))
+
+
+def build_on_file(descriptor: int, directory: Path) -> Path:
+    """Links the open file of a whole memory into `directory` as the oldest layer, and returns where the next goes. Raises OSError."""
+    _link(Path(f"/proc/self/fd/{descriptor}"), directory / _LAYER.format(0))
+    return directory / _LAYER.format(1)
+
+
+def _link(layer: Path, target: Path) -> None:
+    """Copies it where it cannot be linked: to another file system, or one that was removed while it is mapped."""
+    place = os.open(target.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # With a directory's descriptor this is linkat(2), which can follow a link of /proc to the file; link(2) does not.
+        os.link(layer, target.name, dst_dir_fd=place, follow_symlinks=True)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.ENOENT):
+            raise
+        clone_disk(layer, target)
+    finally:
+        os.close(place)
 
 
 def whole(directory: Path, size: int) -> Path:
@@ -62,15 +75,13 @@ def whole(directory: Path, size: int) -> Path:
 
 def _merge(directory: Path) -> None:
     parts = layers(directory)
-    if not parts:
-        raise InfrastructureError(f"{directory} holds no memory of a machine.", remedy="Make the checkpoint anew.")
     partial = directory / _PARTIAL
     partial.unlink(missing_ok=True)
     try:
         clone_disk(parts[0], partial)
         for layer in parts[1:]:
             _lay_over(layer, partial)
-        partial.chmod(0o444)
+        partial.chmod(0o644)  # also for a jailed monitor of another user
         partial.rename(directory / WHOLE)
     except OSError as error:
         raise InfrastructureError(f"the memory in {directory} could not be put together: {error.strerror}.") from error
@@ -111,8 +122,11 @@ def data_ranges(descriptor: int) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def _locked(directory: Path, how: int) -> Iterator[None]:
-    # The directory itself is locked by the node for as long as somebody uses it.
-    descriptor = os.open(directory / STATE, os.O_RDONLY | os.O_CLOEXEC)
+    # The directory itself is locked by the node for as long as somebody uses it. Whoever waits here looks anew when his turn comes.
+    parts = layers(directory)
+    if not parts:
+        raise InfrastructureError(f"{directory} holds no memory of a machine.", remedy="Make the checkpoint anew.")
+    descriptor = os.open(parts[0], os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, how)
         yield
