@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from agentenv.config import Config, InvalidConfig, MachineFacts, ScheduleConfig, load, loads
 from agentenv.errors import ConfigError, NotFound
+from agentenv.paths import SERVER_VARIABLE
 
 MACHINE = MachineFacts(cores=4, memory=16 * 10**9)
 
@@ -303,6 +304,18 @@ def test_warm_up_is_steps_or_a_fraction() -> None:
         return ScheduleConfig(schedule="linear", initial=0.1, warmup=warmup).warmup_steps(1000)
 
     assert [steps(0), steps(50), steps(0.1), steps(5000)] == [0, 50, 100, 1000]
+
+
+@pytest.mark.parametrize(("named", "variable"), [("http://far:8700", ""), (None, "http://far:8700"), ("http://far:8700", "local")])
+def test_limits_of_a_servers_sandboxes_are_not_compared_with_this_machine(
+    named: str | None, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SERVER_VARIABLE, variable)
+    resources = {"cpu": 65536, "memory": "900TB"}
+    assert load({"environment": {"server": named, "resources": resources}}).environment.resources.cpu == 65536
+    monkeypatch.setenv(SERVER_VARIABLE, "local")
+    with pytest.raises(InvalidConfig, match="but this machine has"):
+        load({"environment": {"resources": resources}})
 
 
 def test_names_are_looked_up_where_they_are_registered(tmp_path: Path) -> None:

@@ -31,24 +31,33 @@ class MachineFacts:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Where a configuration is to be used: on which machine, and from which folder its relative paths are taken."""
+    """Where a configuration is to be used: on which machine, and from which folder its relative paths are taken.
 
-    machine: MachineFacts
+    `machine` None is one that is not known here: a server's.
+    """
+
+    machine: MachineFacts | None
     folder: Path
 
 
 def within_cores(cores: float, info: ValidationInfo) -> float:
     """Refuses more cores than the machine has."""
-    if isinstance(info.context, Surroundings) and cores > (have := info.context.machine.cores):
-        raise ValueError(f"asks for {cores:g} cores, but this machine has {have}; write {have} or less")
+    machine = _machine(info)
+    if machine is not None and cores > machine.cores:
+        raise ValueError(f"asks for {cores:g} cores, but this machine has {machine.cores}; write {machine.cores} or less")
     return cores
 
 
 def within_memory(size: int, info: ValidationInfo) -> int:
     """Refuses more memory than the machine has."""
-    if isinstance(info.context, Surroundings) and size > (have := info.context.machine.memory):
+    machine = _machine(info)
+    if machine is not None and size > (have := machine.memory):
         raise ValueError(f"asks for {format_size(size)}, but this machine has {format_size(have)}; write {have // 1024**2}MiB or less")
     return size
+
+
+def _machine(info: ValidationInfo) -> MachineFacts | None:
+    return info.context.machine if isinstance(info.context, Surroundings) else None
 
 
 def image_path(image: str, info: ValidationInfo) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +17,7 @@ from agentenv.config.models import Config
 from agentenv.config.problems import Key, Problem, invalid
 from agentenv.config.source import Source, read_file, read_text
 from agentenv.errors import NotFound
+from agentenv.paths import HERE, SERVER_VARIABLE
 
 Lookups = Mapping[Key, Callable[[Any], object]]
 """For keys whose values are names that a registry above this room knows: what looks a name up and raises `NotFound` for an unknown one."""
@@ -27,7 +29,8 @@ def load(source: str | Path | Mapping[str, Any] | Config, *, machine: MachineFac
     """The configuration in a YAML file (`source` is its path) or a mapping of the same shape.
 
     Relative paths in it are taken from the file's folder (a mapping's: from the working directory) and made absolute. Limits are compared
-    with `machine`, by default this one; names are looked up with `lookups`. Raises `InvalidConfig` (a `ConfigError`) with every problem:
+    with `machine`, by default this one, or none where the sandboxes are to be a server's, which compares them itself; names are looked up
+    with `lookups`. Raises `InvalidConfig` (a `ConfigError`) with every problem:
     file, line, key, what would be right.
     """
     if isinstance(source, Config):
@@ -43,7 +46,7 @@ def loads(text: str, *, name: str = "<text>", folder: Path | None = None, machin
 
 
 def _checked(source: Source, machine: MachineFacts | None, lookups: Lookups) -> Config:
-    surroundings = Surroundings(machine or MachineFacts.here(), source.folder)
+    surroundings = Surroundings(machine or (None if _is_for_a_server(source) else MachineFacts.here()), source.folder)
     try:
         config = Config.model_validate(source.data, context=surroundings)
     except ValidationError as error:
@@ -52,6 +55,13 @@ def _checked(source: Source, machine: MachineFacts | None, lookups: Lookups) -> 
     if problems:
         raise invalid(*problems)
     return config
+
+
+def _is_for_a_server(source: Source) -> bool:
+    """Whether the sandboxes are to be made elsewhere, by `environment.server` or by AGENTENV_SERVER."""
+    environment = source.data.get("environment")
+    named = environment.get("server") if isinstance(environment, Mapping) else None
+    return (named or os.environ.get(SERVER_VARIABLE) or HERE) != HERE
 
 
 def _located(problems: Iterable[Problem], source: Source) -> list[Problem]:
