@@ -17,7 +17,7 @@ from agentenv.isolation.contract import MachineSpec, Resources, Tree
 from agentenv.isolation.namespace.cgroups import CgroupTree
 from agentenv.isolation.qemu import backend as backend_module
 from agentenv.isolation.qemu.backend import QemuBackend
-from agentenv.isolation.qemu.command import memory
+from agentenv.isolation.qemu.command import THROTTLE, memory
 from agentenv.isolation.qemu.probing import DISK_RATE, Qemu
 from agentenv.isolation.vm import GuestFiles, RootImage, prepare_guest
 from agentenv.isolation.vm.process import Monitor
@@ -148,6 +148,18 @@ async def test_memory_is_taken_back_and_given_again(machines: Machines) -> None:
     await machine.resize(Resources(memory=256 << 20, pids=50))
     assert await shell(machine, "read total < /proc/meminfo; echo $total; cat /sys/fs/cgroup/agentenv/pids.max") == f"{before}51\n"
     assert (await machine.shut_down()).reason == "its agent ended"
+
+
+@pytest.mark.soak
+async def test_limits_of_the_disk_change_while_the_machine_runs(machines: Machines) -> None:
+    spec = machines.spec()
+    machine = await machines.backend.start(replace(spec, resources=replace(spec.resources, disk_write=8 << 20)))
+    await machine.resize(Resources(disk_write=2 << 20, disk_iops=500, pids=None))
+    told = await machine.vmm.qmp._execute("qom-get", {"path": f"/objects/{THROTTLE}", "property": "limits"})
+    assert isinstance(told, dict)
+    assert (told["bps-write"], told["bps-read"], told["iops-read"]) == (2 << 20, 0, 500)
+    assert await shell(machine, "dd if=/dev/zero of=/root/x bs=64k count=32 conv=fsync 2>/dev/null && wc -c < /root/x") == "2097152\n"
+    await machine.kill()
 
 
 @pytest.mark.soak

@@ -78,6 +78,8 @@ async def test_copies_go_on_where_it_was_written_down(machines: Machines, machin
     assert await shell(third, "ls /root") == "own\n"
     with pytest.raises(CapabilityError, match="cannot get more: memory"):
         await third.resize(Resources(memory=2 * MEMORY))
+    with pytest.raises(CapabilityError, match="started without a limit of its disk"):
+        await third.resize(Resources(disk_write=1 << 20, pids=None))
     for copy in (*copies, third):
         await copy.kill()
 
