@@ -6,7 +6,7 @@ import pytest
 from tests.conditions import needs_namespaces
 from tests.templates.conftest import Yard
 
-from agentenv.errors import BuildFailed, CommandError, ConfigError, NotFound, StartupTimeout
+from agentenv.errors import BuildFailed, CommandError, ConfigError, InvalidState, NotFound, StartupTimeout
 from agentenv.isolation.contract import Resources
 from agentenv.node.templates import split_name
 from agentenv.sandbox import AsyncSandbox
@@ -72,7 +72,11 @@ async def test_a_name_means_the_last_build_and_can_be_forgotten(yard: Yard) -> N
     assert templates.find("moving").snapshot == second.snapshot
     assert templates.find("template:moving:old").snapshot == first.snapshot
     assert [record.label for record in templates.all() if record.name == "moving"] == ["moving:latest", "moving:old"]
+    with pytest.raises(InvalidState, match="is what template moving:latest is made of") as refused:
+        await yard.node.delete_snapshot(second.snapshot)
+    assert "agentenv template rm moving:latest" in str(refused.value.remedy)
     templates.delete("moving")
+    await yard.node.delete_snapshot(second.snapshot)
     with pytest.raises(NotFound, match="Did you mean 'moving:old'"):
         templates.find("moving")
 
