@@ -1,7 +1,7 @@
 """The directory of all state, AGENTENV_HOME: what lies where in it, and the lock for what concerns more than one owner.
 
 images/      `agentenv.images.ImageStore`
-snapshots/   `agentenv.node.snapshots.SnapshotStore`
+snapshots/   `agentenv.node.snapshots.SnapshotStore`; in `blanks/`, `agentenv.node.blanks`
 owners/<id>/ one process and its sandboxes (`agentenv.node.owner`); locked by that process for as long as it lives
 """
 
