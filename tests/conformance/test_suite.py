@@ -10,7 +10,16 @@ from tests.conformance.conftest import Bench
 from agentenv.conformance import CHECKS, Subject
 from agentenv.isolation.conformance import Check, Verdict
 
-LONG = {"exec.timeout", "limits.cpu-held", "pause.running-command", "limits.out-of-memory", "end.owner-death"}
+LONG = {
+    "exec.timeout",
+    "limits.cpu-held",
+    "limits.disk",
+    "limits.out-of-memory",
+    "pause.running-command",
+    "network.default",
+    "network.kept",
+    "end.owner-death",
+}
 """Checks that take seconds on any backend, whose subject other tests of this repository try shortly."""
 
 BACKENDS = ("namespace", "gvisor", "qemu", "firecracker")

@@ -11,6 +11,9 @@ from agentenv.isolation.conformance import NotApplicable, check, expect, expect_
 from agentenv.sandbox import AsyncSandbox
 
 MIB = 1 << 20
+_DISK_RATE, _DISK_WRITTEN = 4 * MIB, 24 * MIB
+"""Bytes a second that are allowed, and bytes that are written, which is more than what may go at once."""
+
 _BURN = "end=$(($(date +%s) + 3)); while [ $(date +%s) -lt $end ]; do i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done; done"
 
 
@@ -96,6 +99,24 @@ async def storage(subject: Subject) -> None:
     expect_equal("a file that is written then", await sandbox.files.read("/root/small"), "fits")
 
 
+@check("limits.disk", needs=("disk_limit",))
+async def disk(subject: Subject) -> None:
+    """What a sandbox writes gets to its disk no faster than the limit on its traffic lets it."""
+    sandbox = await subject.create(resources={"disk_read": _DISK_RATE, "disk_write": _DISK_RATE, "memory": 512 * MIB})
+    await subject.require(sandbox, "dd")
+    since = perf_counter()
+    await sandbox.commands.run(f"dd if=/dev/urandom of=/root/written bs={MIB} count={_DISK_WRITTEN // MIB} oflag=dsync", check=True)
+    rate = _DISK_WRITTEN / (perf_counter() - since)
+    expect(rate <= 2 * _DISK_RATE, f"it wrote {rate / MIB:.1f} MiB a second where {_DISK_RATE / MIB:.0f} are allowed.")
+
+
+@check("limits.disk-unclaimed", unless=("disk_limit",))
+async def disk_unclaimed(subject: Subject) -> None:
+    """A limit on the traffic of disks that the backend does not claim is refused."""
+    with expect_refusal("a limit on the traffic of disks", CapabilityError):
+        await subject.create(resources={"disk_read": _DISK_RATE, "disk_write": _DISK_RATE})
+
+
 @check("limits.resize", needs=("live_resize", "memory_limit"), seconds=240)
 async def resize(subject: Subject) -> None:
     """Limits are taken back and given again while the sandbox runs: the new ones are told, and held. What cannot grow says so."""
@@ -127,4 +148,4 @@ def _lost(subject: Subject, word: str) -> bool:
     return any(sentence.startswith(word) for sentence in subject.capabilities.lost)
 
 
-CHECKS = (cpu_seen, cpu_held, memory_seen, out_of_memory, processes, storage, resize)
+CHECKS = (cpu_seen, cpu_held, memory_seen, out_of_memory, processes, storage, disk, disk_unclaimed, resize)

@@ -202,6 +202,8 @@ def test_a_socket_with_a_long_path(tmp_path: Path) -> None:
     api.patch("/vm", State("Paused"))
     api.close()
     server.close()
+    (request,) = server.requests
+    assert request.startswith(b"PATCH /vm ")
 
 
 def test_what_has_its_default_is_not_sent() -> None:
