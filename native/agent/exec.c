@@ -238,7 +238,8 @@ static double unix_seconds(void) {
 static void adopt(struct stream *stream, struct process *process, struct plan *plan, struct ends *ends, pid_t pid) {
     struct agent *agent = stream_agent(stream);
     *process = (struct process){
-        .agent = agent, .stream = stream, .pid = pid, .keep = plan->keep, .terminal = plan->terminal, .cwd = plan->cwd, .tag = plan->tag};
+        .agent = agent, .stream = stream, .pid = pid, .keep = plan->keep, .terminal = plan->terminal, .cwd = plan->cwd, .tag = plan->tag,
+        .oom_kills = process->oom_kills};
     process->user = strdup(plan->user->name);
     process->started_at = unix_seconds();
     process->started = monotonic_seconds();
@@ -286,6 +287,7 @@ static void run_plan(struct stream *stream, struct plan *plan) {
         .in = ends.child_in, .out = ends.child_out, .err = ends.child_err, .terminal = plan->terminal};
     struct spawn_failure failure;
     limits_refresh(stream_agent(stream));
+    process->oom_kills = limits_oom_kills(&stream_agent(stream)->limits);
     pid_t pid = spawn(stream_agent(stream), &request, &failure);
     close_childs(&ends);
     if (pid < 0) {

@@ -25,6 +25,18 @@ bool limits_memory_usage(const struct limits *limits, uint64_t *bytes) {
     return true;
 }
 
+/* `memory.events` of a version 2 cgroup or `memory.oom_control` of a version 1 one: a line each for a name and its count. */
+uint64_t limits_oom_kills(const struct limits *limits) {
+    static const char WANTED[] = "\noom_kill ";
+    char text[512] = "\n";
+    ssize_t size = limits->oom_kills < 0 ? -1 : pread(limits->oom_kills, text + 1, sizeof text - 2, 0);
+    if (size <= 0)
+        return 0;
+    text[1 + size] = '\0';
+    const char *found = strstr(text, WANTED);
+    return found ? strtoull(found + sizeof WANTED - 1, NULL, 10) : 0;
+}
+
 /* The file's size never changes once it is written, so that a reader at the same moment sees old or new figures and nothing torn in two. */
 void limits_refresh(struct agent *agent) {
     struct limits *limits = &agent->limits;

@@ -13,6 +13,7 @@ struct limits {
     struct timer follow;    /* refreshes meminfo for a while after somebody has looked */
     unsigned follow_ups;    /* how many of those are left */
     int usage;              /* the file with the machine's memory use; -1: none */
+    int oom_kills;          /* the file in which the kernel counts what it killed for want of memory; -1: none */
     int cpuinfo;            /* the whole machine's cpuinfo; -1: none */
     int meminfo;            /* what is written; -1: not shown */
     uint64_t memory;        /* bytes; 0: unlimited, nothing is shown */
@@ -33,5 +34,8 @@ void limits_looked_at(struct agent *agent);
 
 /* The machine's memory use in bytes; false where unknown. */
 bool limits_memory_usage(const struct limits *limits, uint64_t *bytes);
+
+/* How many processes the kernel has killed for want of memory; 0 where unknown. */
+uint64_t limits_oom_kills(const struct limits *limits);
 
 #endif

@@ -48,6 +48,8 @@ static bool read_option(struct options *options, struct agent *agent, const char
         return read_descriptor(option, value, &agent->uplink.fd);
     if (strcmp(option, "--memory-usage") == 0)
         return read_descriptor(option, value, &limits->usage);
+    if (strcmp(option, "--oom-kills") == 0)
+        return read_descriptor(option, value, &limits->oom_kills);
     if (strcmp(option, "--cpuinfo") == 0)
         return read_descriptor(option, value, &limits->cpuinfo);
     if (strcmp(option, "--env") == 0)
@@ -76,7 +78,7 @@ static bool read_option(struct options *options, struct agent *agent, const char
 
 void options_defaults(struct options *options, struct agent *agent) {
     *options = (struct options){.stream = -1, .listener = -1};
-    agent->limits.usage = agent->limits.cpuinfo = agent->limits.meminfo = -1;
+    agent->limits.usage = agent->limits.oom_kills = agent->limits.cpuinfo = agent->limits.meminfo = -1;
     agent->uevents.fd = agent->uplink.fd = agent->tap.fd = agent->upper = -1;
 }
 

@@ -67,7 +67,7 @@ static void write_seconds(struct buffer *out, const char *key, double value) {
 static void tell_result(struct process *process) {
     size_t mark;
     struct buffer *out = stream_begin(process->stream, FRAME_RESULT, &mark);
-    mp_write_map(out, 7);
+    mp_write_map(out, 8);
     write_count(out, "exit_code", WIFEXITED(process->status), WEXITSTATUS(process->status));
     write_count(out, "signal", WIFSIGNALED(process->status), WTERMSIG(process->status));
     mp_write_str(out, "timed_out");
@@ -80,6 +80,8 @@ static void tell_result(struct process *process) {
     write_seconds(out, "system", seconds(process->used.ru_stime));
     mp_write_str(out, "max_rss");
     mp_write_uint(out, (uint64_t)process->used.ru_maxrss * 1024);
+    mp_write_str(out, "oom_kills");
+    mp_write_uint(out, process->oom_kills);
     stream_finish(process->stream, mark);
     process->stream = NULL;
 }
@@ -231,6 +233,7 @@ void process_attach(struct process *process, struct stream *stream) {
 static void has_ended(struct process *process, int status, const struct rusage *used) {
     struct loop *loop = &process->agent->loop;
     process->ended = true;
+    process->oom_kills = limits_oom_kills(&process->agent->limits) - process->oom_kills;
     process->status = status;
     process->used = *used;
     process->wall = monotonic_seconds() - process->started;

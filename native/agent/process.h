@@ -28,6 +28,7 @@ struct process {
     bool ended;
     int status;
     struct rusage used;
+    uint64_t oom_kills; /* of the whole machine: how many there had been at its start, and once it has ended, how many there were meanwhile */
 };
 
 extern const struct stream_handler PROCESS_HANDLER;

@@ -25,7 +25,7 @@ enum {
 };
 
 /* The descriptors that the agent is given; the owner writes these numbers into the agent's arguments. */
-enum { AGENT_STDERR = 2, AGENT_LISTEN = 3, AGENT_MEMORY_USAGE = 4, AGENT_CPUINFO = 5, AGENT_FIRST_FREE = 6 };
+enum { AGENT_STDERR = 2, AGENT_LISTEN = 3, AGENT_MEMORY_USAGE = 4, AGENT_CPUINFO = 5, AGENT_OOM_KILLS = 6, AGENT_FIRST_FREE = 7 };
 
 /* The stages of a start in order; the names are part of what an owner is told. */
 enum stage { STAGE_CGROUP, STAGE_NETWORK, STAGE_FILES, STAGE_ROOT, STAGE_MASK, STAGE_CONFINE, STAGE_EXEC, STAGE_COUNT };
@@ -38,7 +38,7 @@ struct tree {
 };
 
 struct request {
-    const char *operation, *id, *hostname, *netns, *memory_file;
+    const char *operation, *id, *hostname, *netns, *memory_file, *oom_file;
     const char *into; /* directory of the version 2 cgroup that clone3 enters */
     struct tree trees[TREES_MAX];
     size_t tree_count;

@@ -4,6 +4,7 @@
  *   op=launch|affinity|kill|close   id=NAME
  *   hostname=NAME   netns=PATH (else a fresh one)   into=DIRECTORY (a version 2 cgroup)
  *   enter=PATH (the `tasks` of a version 1 cgroup, repeated)   memory_file=PATH (what the agent reads its use from)
+ *   oom_file=PATH (and the number of kills for want of memory)
  *   tree=TARGET, then upper=PATH work=PATH and lower=PATH (repeated, topmost first) of that overlay; "/" comes first
  *   cpus=N   show_memory=1   tmp=BYTES shm=BYTES run=BYTES   arg=TEXT (of the agent, repeated)
  */
@@ -20,6 +21,7 @@ static const struct field texts[] = {
     {"op", offsetof(struct request, operation)},       {"id", offsetof(struct request, id)},
     {"hostname", offsetof(struct request, hostname)},  {"netns", offsetof(struct request, netns)},
     {"memory_file", offsetof(struct request, memory_file)}, {"into", offsetof(struct request, into)},
+    {"oom_file", offsetof(struct request, oom_file)},
 };
 
 static const struct field sizes[] = {

@@ -24,7 +24,7 @@ struct birth {
     const struct request *request;
     struct report report;
     int trees[TREES_MAX], proc, tmp, shm, run, pts; /* detached mounts */
-    int memory_usage, cpuinfo; /* for the agent, -1: none */
+    int memory_usage, oom_kills, cpuinfo; /* for the agent, -1: none */
 };
 
 static bool fail(struct birth *birth, const char *what, const char *detail) {
@@ -81,9 +81,11 @@ static bool prepare_files(struct birth *birth) {
     static const char *const terminals_of_one[][2] = {{"mode", "0620"}, {"ptmxmode", "0666"}, {NULL, NULL}};
     const struct request *request = birth->request;
     bool all_ids = !birth->host->user_namespace || birth->host->many_ids;
-    birth->memory_usage = birth->cpuinfo = -1;
+    birth->memory_usage = birth->oom_kills = birth->cpuinfo = -1;
     if (request->memory_file != NULL && (birth->memory_usage = open(request->memory_file, O_RDONLY | O_CLOEXEC)) < 0)
         return fail(birth, "opening the memory use", request->memory_file);
+    if (request->oom_file != NULL && (birth->oom_kills = open(request->oom_file, O_RDONLY | O_CLOEXEC)) < 0)
+        return fail(birth, "opening the kills for want of memory", request->oom_file);
     if (request->cpus > 0 && (birth->cpuinfo = open("/proc/cpuinfo", O_RDONLY | O_CLOEXEC)) < 0) return fail(birth, "opening /proc/cpuinfo", NULL);
     birth->proc = -1;
     if (birth->host->full_proc && (birth->proc = plain_mount("proc", nothing, ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC)) < 0) return fail(birth, "mounting /proc", NULL);
@@ -155,7 +157,8 @@ static bool mask_kernel(struct birth *birth) {
 
 /* Moves the descriptors to the numbers that the agent expects; every other one closes with the execution. */
 static bool place_descriptors(struct birth *birth, int *report_pipe) {
-    const int wanted[AGENT_FIRST_FREE] = {-1, -1, birth->request->log, birth->request->listen, birth->memory_usage, birth->cpuinfo};
+    const struct request *request = birth->request;
+    const int wanted[AGENT_FIRST_FREE] = {-1, -1, request->log, request->listen, birth->memory_usage, birth->cpuinfo, birth->oom_kills};
     int high[AGENT_FIRST_FREE];
     for (int i = 0; i < AGENT_FIRST_FREE; i++) high[i] = wanted[i] < 0 ? -1 : fcntl(wanted[i], F_DUPFD_CLOEXEC, 64);
     int null = open("/dev/null", O_RDWR | O_CLOEXEC), pipe_copy = fcntl(*report_pipe, F_DUPFD_CLOEXEC, 64);

@@ -177,8 +177,9 @@ def test_pressure_is_a_share_or_unknown(tree: CgroupTree, group: Cgroup) -> None
 
 def test_the_memory_file_holds_what_usage_says(tree: CgroupTree, group: Cgroup) -> None:
     _need(tree, "memory")
-    assert group.memory_usage_file is not None
-    assert int(Path(group.memory_usage_file).read_text()) == group.usage().memory
+    assert group.memory_files is not None
+    assert int(Path(group.memory_files.usage).read_text()) == group.usage().memory
+    assert "oom_kill 0\n" in Path(group.memory_files.oom_kills).read_text()
 
 
 def test_disk_traffic_is_limited_where_the_controller_is(tree: CgroupTree, group: Cgroup) -> None:
@@ -249,7 +250,7 @@ def test_without_any_hierarchy_everything_is_quiet_but_freezing() -> None:
     group.apply(Resources(memory=MIB, cpu=1, pids=1))
     group.kill()
     group.remove()
-    assert (group.procs_files, group.v1_enter_files, group.v2_directory, group.memory_usage_file) == ((), (), None, None)
+    assert (group.procs_files, group.v1_enter_files, group.v2_directory, group.memory_files) == ((), (), None, None)
     assert (group.oom_kills(), group.process_limit_hits()) == ((), 0)
     assert group.usage().memory is None
     with pytest.raises(CapabilityError, match="cannot be paused"):

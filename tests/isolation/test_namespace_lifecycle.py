@@ -260,7 +260,7 @@ async def test_a_refusal_names_stage_and_cause_and_leaves_nothing(
 
 
 async def test_an_agent_that_ends_at_once(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "agent_arguments", lambda *_: ["agentenv-agent", "--no-such-option"])
+    monkeypatch.setattr(plan, "agent_arguments", lambda *_, **__: ["agentenv-agent", "--no-such-option"])
     with pytest.raises(InfrastructureError, match=r"ended with status \d+ before it answered; it had printed: .*no-such-option"):
         await yard.backend.start(yard.spec())
     assert yard.leftovers() == NOTHING

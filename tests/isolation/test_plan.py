@@ -32,7 +32,7 @@ def test_trees_keep_their_order_and_layers() -> None:
 
 
 def test_the_sandboxes_environment_goes_over_the_images() -> None:
-    words = plan.agent_arguments(_spec(env={"B": "own"}), None)
+    words = plan.agent_arguments(_spec(env={"B": "own"}), accounts_memory=False)
     assert [words[at + 1] for at, word in enumerate(words) if word == "--env"] == ["A=image", "B=own"]
     assert words[words.index("--user") + 1] == "user"
     assert words[words.index("--cwd") + 1] == "/work"

@@ -100,7 +100,11 @@ async def test_what_it_uses_and_its_limits(node: Node) -> None:
         with pytest.raises(OutOfMemory) as caught:
             await sandbox.commands.run([sys.executable, "-c", hog])
         assert caught.value.limit == 96 << 20
-        assert (await sandbox.commands.run("echo fine")).stdout == "fine\n"
+        unharmed = await sandbox.commands.run("echo fine")
+        assert (unharmed.stdout, unharmed.oom_killed) == ("fine\n", ())
+        went_on = await sandbox.commands.run(f"{sys.executable} -c '{hog}' | cat")
+        assert (went_on.exit_code, [kill.limit for kill in went_on.oom_killed]) == (0, [96 << 20])
+        assert (await sandbox.commands.run("kill -9 $$")).exit_code == 137, "a kill that was told explains no other end"
         await sandbox.resize(memory="256MiB")
         assert (await sandbox.metrics()).memory_limit == 256 << 20
 

@@ -34,7 +34,10 @@ PIECE_COST = 64
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How a process ended, in the words of the protocol: durations in seconds, `max_rss` in bytes."""
+    """How a process ended, in the words of the protocol: durations in seconds, `max_rss` in bytes.
+
+    `oom_kills` is how many processes of the whole machine the kernel ended for want of memory meanwhile, as far as the agent is told.
+    """
 
     exit_code: int | None
     signal: int | None
@@ -43,6 +46,7 @@ class Ended(msgspec.Struct, frozen=True):
     user: float
     system: float
     max_rss: int
+    oom_kills: int = 0
 
 
 class ProcessEntry(msgspec.Struct, frozen=True):

@@ -50,7 +50,18 @@ class Running:
                 raise
         if exit_code and check:
             raise CommandError(self.title, exit_code=exit_code, stdout=stdout, stderr=stderr)
-        return CommandResult(stdout, stderr, exit_code, ended.signal, ended.wall, ended.user, ended.system, ended.max_rss, process.dropped)
+        return CommandResult(
+            stdout,
+            stderr,
+            exit_code,
+            ended.signal,
+            ended.wall,
+            ended.user,
+            ended.system,
+            ended.max_rss,
+            process.dropped,
+            oom_killed=await self.link.latest_oom_kills(ended.oom_kills) if ended.oom_kills else (),
+        )
 
 
 class PieceReader:

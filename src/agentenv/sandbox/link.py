@@ -153,10 +153,18 @@ class Link:
         if any(sign in tail for sign in _NO_SPACE):
             await self._check_storage()
 
-    async def _check_kills(self, kills_before: int) -> None:
-        """Raises the limit for which a process was ended since `kills_before` was taken, the latest if there were several."""
+    async def latest_oom_kills(self, count: int) -> tuple[OomKill, ...]:
+        """The last `count` kills for want of memory. They have then been looked at, and explain no other command's end."""
+        await self._look_at_kills()
+        return tuple(kill for kill in self._of(OomKill) if isinstance(kill, OomKill))[-count:]
+
+    async def _look_at_kills(self) -> None:
         memory, storage = await self.host.machine.oom_kills(), await self.host.storage_kills()
         self._kills += [*memory[len(self._of(OomKill)) :], *storage[len(self._of(StorageKill)) :]]
+
+    async def _check_kills(self, kills_before: int) -> None:
+        """Raises the limit for which a process was ended since `kills_before` was taken, the latest if there were several."""
+        await self._look_at_kills()
         if len(self._kills) <= kills_before:
             return
         last = self._kills[-1]

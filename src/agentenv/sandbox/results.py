@@ -11,6 +11,7 @@ from typing import IO, NamedTuple
 
 from agentenv.guest.files import Change, Entry
 from agentenv.guest.tar import Transfer as Transfer
+from agentenv.isolation.contract import OomKill
 from agentenv.node.records import SandboxRecord
 
 OutputCallback = Callable[[str], object] | Callable[[str], Awaitable[object]]
@@ -30,7 +31,8 @@ class CommandResult:
     `exit_code` is 128 + the signal for a command that a signal ended, as a shell has it, and `signal` then names it. `wall`, `user` and
     `system` are seconds, `max_rss` bytes; the last three are None for a command in a persistent shell. `dropped` counts bytes of output
     beyond what was kept. `restarted` (persistent shells only) says that the shell ended with this command: the next one starts in
-    a fresh shell.
+    a fresh shell. `oom_killed` are processes that the kernel ended for want of memory while it ran, though it could go on without
+    them: one in the middle of a pipeline, say, or one of another command (not told by virtual machines, nor in a persistent shell).
     """
 
     stdout: str
@@ -43,6 +45,7 @@ class CommandResult:
     max_rss: int | None = None
     dropped: int = 0
     restarted: bool = False
+    oom_killed: tuple[OomKill, ...] = ()
 
 
 class OutputPiece(NamedTuple):

@@ -52,6 +52,13 @@ class Control(NamedTuple):
     directory: str
 
 
+class MemoryFiles(NamedTuple):
+    """What a sandbox's agent reads of its own cgroup."""
+
+    usage: str
+    oom_kills: str
+
+
 _DRIVERS: Final[dict[int, Driver]] = {1: cgroup_v1, 2: cgroup_v2}
 
 
@@ -190,13 +197,14 @@ class Cgroup:
         return tuple(Path(directory, "cgroup.procs") for _, directory in self._directories())
 
     @property
-    def memory_usage_file(self) -> str | None:
-        """The file with the bytes in use, None where memory is not accounted."""
+    def memory_files(self) -> MemoryFiles | None:
+        """The files with the bytes in use and the kills for want of them; None where memory is not accounted."""
         control = self._control("memory")
         if control is None:
             return None
         driver, directory = control
-        return f"{directory}/{'memory.current' if driver is cgroup_v2 else 'memory.usage_in_bytes'}"
+        usage, kills = ("memory.current", "memory.events") if driver is cgroup_v2 else ("memory.usage_in_bytes", "memory.oom_control")
+        return MemoryFiles(f"{directory}/{usage}", f"{directory}/{kills}")
 
     def apply(self, resources: Resources) -> None:
         """Sets the limits, also of a live sandbox; a None leaves that limit as it is, as does a limit that the tree has `lost`.

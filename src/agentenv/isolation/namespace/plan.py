@@ -9,7 +9,7 @@ from agentenv.isolation.contract import MachineSpec
 from agentenv.isolation.namespace.cgroups import Cgroup
 
 # Descriptors that the launcher gives the agent (native/launch/launch.h).
-_LISTEN, _MEMORY_USAGE, _CPUINFO = 3, 4, 5
+_LISTEN, _MEMORY_USAGE, _CPUINFO, _OOM_KILLS = 3, 4, 5, 6
 
 _RUN_BYTES = 64 << 20
 _SMALLEST_TMPFS = 4 << 20
@@ -20,15 +20,15 @@ def cores(cpu: float | None) -> int:
     return 0 if cpu is None else min(max(1, math.ceil(cpu)), len(os.sched_getaffinity(0)))
 
 
-def agent_arguments(spec: MachineSpec, memory_file: str | None) -> list[str]:
+def agent_arguments(spec: MachineSpec, *, accounts_memory: bool) -> list[str]:
     """The agent's argv (docs/agent-protocol.md, "Starting the agent")."""
     words = ["agentenv-agent", "--listen", str(_LISTEN), "--user", spec.root.user, "--cwd", spec.root.cwd]
     for name, value in {**spec.root.env, **spec.env}.items():
         words += ["--env", f"{name}={value}"]
     if spec.resources.memory is not None:
         words += ["--memory-limit", str(spec.resources.memory)]
-    if memory_file is not None:
-        words += ["--memory-usage", str(_MEMORY_USAGE)]
+    if accounts_memory:
+        words += ["--memory-usage", str(_MEMORY_USAGE), "--oom-kills", str(_OOM_KILLS)]
     if spec.resources.cpu is not None:
         words += ["--cpus", str(cores(spec.resources.cpu)), "--cpuinfo", str(_CPUINFO)]
     return words
@@ -51,12 +51,12 @@ def records(spec: MachineSpec, cgroup: Cgroup) -> list[str]:
     if (into := cgroup.v2_directory) is not None:
         rows.append(f"into={into}")
     rows += [f"enter={file}" for file in cgroup.v1_enter_files]
-    if (memory_file := cgroup.memory_usage_file) is not None:
-        rows.append(f"memory_file={memory_file}")
+    if (accounted := cgroup.memory_files) is not None:
+        rows += (f"memory_file={accounted.usage}", f"oom_file={accounted.oom_kills}")
     directory = str(spec.directory)
     for tree in spec.root.trees:
         name = tree.name
         rows += (f"tree={tree.target}", f"upper={directory}/upper/{name}", f"work={directory}/work/{name}")
         rows += [f"lower={lower}" for lower in tree.lowers]
-    rows += [f"arg={word}" for word in agent_arguments(spec, memory_file)]
+    rows += [f"arg={word}" for word in agent_arguments(spec, accounts_memory=accounted is not None)]
     return rows
