@@ -13,8 +13,9 @@ from tests.isolation.sandboxes import shell
 from agentenv.errors import CapabilityError, InfrastructureError, InvalidState
 from agentenv.guest import Command, Connection
 from agentenv.guest.processes import start as start_process
+from agentenv.isolation.gvisor import bundle
 from agentenv.isolation.gvisor import machine as machine_module
-from agentenv.isolation.gvisor.checkpoint import FILE
+from agentenv.isolation.gvisor.checkpoint import AGENT, FILE
 from agentenv.isolation.gvisor.machine import GvisorMachine
 
 COUNTER = """
@@ -140,6 +141,10 @@ def _forget(memory: Path) -> None:
     (memory / FILE).unlink()
 
 
+def _damage_agent(memory: Path) -> None:
+    (memory / AGENT).write_bytes(b"another program")
+
+
 def _other_version(memory: Path) -> None:
     content = (memory / FILE).read_bytes()
     (memory / FILE).write_bytes(content.replace(b"runsc 2", b"runsc 1"))
@@ -151,9 +156,10 @@ def _other_version(memory: Path) -> None:
         (_truncate, InfrastructureError, "runsc could not make the sandbox"),
         (_garble, InfrastructureError, "runsc could not make the sandbox"),
         (_forget, InfrastructureError, "no whole gVisor checkpoint"),
+        (_damage_agent, InfrastructureError, "its agent is damaged"),
         (_other_version, CapabilityError, "was made by runsc 1"),
     ],
-    ids=["truncated", "garbled", "incomplete", "another version"],
+    ids=["truncated", "garbled", "incomplete", "another agent", "another version"],
 )
 async def test_a_damaged_checkpoint_is_refused_and_leaves_nothing(
     yard: GvisorYard, machine: GvisorMachine, damage: Callable[[Path], None], error: type[Exception], told: str
@@ -172,7 +178,7 @@ async def test_a_damaged_checkpoint_is_refused_and_leaves_nothing(
 async def test_a_checkpoint_that_fails_leaves_an_empty_directory_and_a_machine_that_goes_on(
     yard: GvisorYard, machine: GvisorMachine, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(28, "made to fail")
 
     await machine.pause()
@@ -185,6 +191,21 @@ async def test_a_checkpoint_that_fails_leaves_an_empty_directory_and_a_machine_t
     assert list(directory.iterdir()) == []
     await machine.resume()
     assert await shell(machine, "echo on") == "on\n"
+
+
+async def test_a_child_runs_its_parents_agent_though_another_is_installed(
+    yard: GvisorYard, machine: GvisorMachine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    await machine.pause()
+    checkpoint = await yard.checkpoint(machine)
+    other = tmp_path / "agent"
+    other.write_bytes(bytes(1 << 18))
+    monkeypatch.setattr(bundle, "binary", lambda _: other)
+    child = await yard.child(checkpoint)
+    assert await shell(child, "echo goes on") == "goes on\n"
+    await child.pause()
+    grandchild = await yard.child(await yard.checkpoint(child))
+    assert await shell(grandchild, "echo on and on") == "on and on\n"
 
 
 async def test_what_gvisor_cannot_write_down_is_told(yard: GvisorYard, machine: GvisorMachine) -> None:

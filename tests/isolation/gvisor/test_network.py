@@ -18,6 +18,7 @@ from tests.isolation.sandboxes import shell
 
 from agentenv.errors import CapabilityError, InfrastructureError
 from agentenv.guest import Command, Connection
+from agentenv.guest.native import binary
 from agentenv.guest.processes import start as start_process
 from agentenv.isolation.contract import Network
 from agentenv.isolation.gvisor import backend as backend_module
@@ -174,7 +175,7 @@ async def test_the_way_out_is_the_agents_alone(yard: GvisorYard, place: Place) -
 
 @pytest.mark.parametrize(("had", "told"), [(True, "a network and cannot go on with none"), (False, "no network and cannot go on with one")])
 def test_a_checkpoint_goes_on_with_a_network_where_it_had_one(tmp_path: Path, had: bool, told: str) -> None:
-    write_facts(tmp_path, "runsc 1", Carried(b"", b"", 1), network=had)
+    write_facts(tmp_path, "runsc 1", Carried(b"", b"", 1), network=had, agent=binary("agentenv-agent"))
     with pytest.raises(CapabilityError, match=told):
         read_facts(tmp_path, "runsc 1", network=not had)
     assert read_facts(tmp_path, "runsc 1", network=had).network is had

@@ -7,10 +7,10 @@ import errno
 import os
 import socket
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agentenv.errors import BackendUnavailable, InfrastructureError, InvalidState
+from agentenv.errors import InfrastructureError, InvalidState
 from agentenv.isolation.attempt import Attempt
 from agentenv.isolation.contract import MachineSpec, Probe
 from agentenv.isolation.gvisor import bundle as bundles
@@ -18,11 +18,12 @@ from agentenv.isolation.gvisor import control, uplink
 from agentenv.isolation.gvisor.affinity import release
 from agentenv.isolation.gvisor.birth import Birth
 from agentenv.isolation.gvisor.bundle import Bundle
-from agentenv.isolation.gvisor.checkpoint import read_facts
+from agentenv.isolation.gvisor.checkpoint import AGENT, read_facts
 from agentenv.isolation.gvisor.limits import applied, limit_processes
 from agentenv.isolation.gvisor.machine import GvisorMachine, Held
 from agentenv.isolation.gvisor.probing import probe
 from agentenv.isolation.gvisor.runsc import Runsc
+from agentenv.isolation.gvisor.strays import end_strays
 from agentenv.isolation.gvisor.switchboard import Line, Switchboard
 from agentenv.isolation.gvisor.trunk import Carried, Trunk
 from agentenv.isolation.gvisor.uplink import Uplink
@@ -32,6 +33,14 @@ from agentenv.isolation.namespace.disks import limit_disks
 from agentenv.isolation.namespace.inodes import spread
 from agentenv.isolation.namespace.launcher import readable
 from agentenv.isolation.vm.finishing import finished
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Of a machine that goes on from a checkpoint: where the stream to its agent stood, and the program that its agent is."""
+
+    stream: Carried
+    agent: Path
 
 
 class GvisorBackend:
@@ -50,12 +59,7 @@ class GvisorBackend:
 
     @classmethod
     async def open(cls, owner_dir: Path) -> GvisorBackend:
-        """Finds runsc. Raises `BackendUnavailable` where there is none that can be used, or this user is not root."""
-        if os.geteuid() != 0:
-            raise BackendUnavailable(
-                "the gVisor backend needs root: runsc without it cannot restore a checkpoint, nor be given an overlay.",
-                remedy="Run as root, or use `isolation: namespace`.",
-            )
+        """Finds runsc. Raises `BackendUnavailable` where there is none that can be used."""
         runsc = await asyncio.to_thread(Runsc.find)
         spread(owner_dir)
         return cls(owner_dir, runsc)
@@ -67,7 +71,7 @@ class GvisorBackend:
     async def start(self, spec: MachineSpec) -> GvisorMachine:
         """Starts a sandbox; on any failure nothing of it is left. Raises `StartupTimeout`, `InfrastructureError`."""
         words = ("run", "--detach", f"--bundle={Bundle(spec.directory).directory}", spec.id)
-        return await self._make(spec, words, None)
+        return await self._make(spec, words)
 
     async def restore(self, spec: MachineSpec, checkpoint: Path) -> GvisorMachine:
         """Starts a sandbox that goes on where the checkpoint was taken; on any failure nothing of it is left.
@@ -77,7 +81,7 @@ class GvisorBackend:
         """
         facts = await asyncio.to_thread(read_facts, checkpoint, self._runsc.version, network=spec.network.enabled)
         words = ("restore", "--detach", f"--image-path={checkpoint}", f"--bundle={Bundle(spec.directory).directory}", spec.id)
-        return await self._make(spec, words, facts.stream)
+        return await self._make(spec, words, Origin(facts.stream, checkpoint / AGENT))
 
     async def close(self) -> None:
         """Ends every sandbox and returns when all they held is free. Idempotent."""
@@ -87,13 +91,13 @@ class GvisorBackend:
             await asyncio.wait(self._freeing)
         self._board.close()
 
-    async def _make(self, spec: MachineSpec, words: tuple[str, ...], carried: Carried | None) -> GvisorMachine:
+    async def _make(self, spec: MachineSpec, words: tuple[str, ...], origin: Origin | None = None) -> GvisorMachine:
         if self._closed:
             raise InvalidState("this backend is closed.")
         attempt = Attempt("Sandbox")
         async with AsyncExitStack() as held, attempt.within(spec.timeouts.startup):
             try:
-                machine = await self._begin(spec, words, carried, attempt, held)
+                machine = await self._begin(spec, words, origin, attempt, held)
             except OSError as error:
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):
                     raise  # whose disk is full, the node knows
@@ -105,10 +109,11 @@ class GvisorBackend:
         return machine
 
     async def _begin(
-        self, spec: MachineSpec, words: tuple[str, ...], carried: Carried | None, attempt: Attempt, held: AsyncExitStack
+        self, spec: MachineSpec, words: tuple[str, ...], origin: Origin | None, attempt: Attempt, held: AsyncExitStack
     ) -> GvisorMachine:
-        waits = spec.network.enabled and carried is not None
-        bundle = await asyncio.to_thread(bundles.write, spec, uplink.OWN_NAMESPACE if waits else None)
+        waits = spec.network.enabled and origin is not None
+        agent, netns = origin.agent if origin else None, uplink.OWN_NAMESPACE if waits else None
+        bundle = await asyncio.to_thread(bundles.write, spec, agent=agent, netns=netns)
         listener = held.enter_context(endpoint.listen(spec.directory))
         log = endpoint.open_log()
         attempt.printed = lambda: endpoint.read_log(log)
@@ -122,12 +127,12 @@ class GvisorBackend:
         way_out = await self._way_out(spec, attempt, held) if spec.network.enabled else None
         attempt.enter("launch")
         command = self._runsc.command(bundle.state, *words, network="sandbox" if waits else "none", log=bundle.log)
-        line = Line(Trunk(near, far, carried), listener)
+        line = Line(Trunk(near, far, origin.stream if origin else None), listener)
         held.push_async_callback(self._detach, line)
         await asyncio.wrap_future(self._board.attach(line))
         frames = way_out.descriptor if way_out is not None else log
         born = asyncio.wrap_future(Birth(spec, bundle, command, cgroup.procs_files, far.fileno(), frames, log, waits).begin())
-        held.push_async_callback(_abandon, born, cgroup)
+        held.push_async_callback(_abandon, born, cgroup, bundle)
         greeted = asyncio.ensure_future(asyncio.wrap_future(line.trunk.greeted))
         held.callback(greeted.cancel)
         await asyncio.wait({born, greeted}, return_when=asyncio.FIRST_COMPLETED)
@@ -189,9 +194,11 @@ class GvisorBackend:
         freeing.add_done_callback(self._freeing.discard)
 
 
-async def _abandon(born: asyncio.Future[None], cgroup: Cgroup) -> None:
+async def _abandon(born: asyncio.Future[None], cgroup: Cgroup, bundle: Bundle) -> None:
     """Ends a sandbox whose start failed or was given up, and waits until nobody works on it any more."""
     await asyncio.to_thread(cgroup.kill)
+    if not cgroup.procs_files:
+        await asyncio.to_thread(end_strays, bundle.state)
     await asyncio.wait({born})
     if not born.cancelled():
         born.exception()  # it was told already, or is the consequence of the kill

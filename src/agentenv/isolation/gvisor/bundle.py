@@ -1,14 +1,15 @@
 """What runsc is told of a machine: the OCI bundle (https://github.com/opencontainers/runtime-spec, config.md), written by us.
 
 In the machine's directory lie: `bundle/config.json`; `bundle/root` and `bundle/trees/NAME`, where its overlays are mounted for its own eyes
-only; `bundle/meminfo`, by which gVisor is told how much memory there is; `bundle/nothing`, shown where runsc shall see nothing; `runsc/`,
-what runsc keeps of it.
+only; `bundle/agent`, the program; `bundle/meminfo`, by which gVisor is told how much memory there is; `bundle/nothing`, shown where runsc
+shall see nothing; `runsc/`, what runsc keeps of it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +52,10 @@ class Bundle:
         return self.directory / "meminfo"
 
     @property
+    def agent(self) -> Path:
+        return self.directory / "agent"
+
+    @property
     def nothing(self) -> Path:
         return self.directory / "nothing"
 
@@ -73,10 +78,11 @@ class Bundle:
         return self.machine / "work" / tree.name
 
 
-def write(spec: MachineSpec, netns: str | None = None) -> Bundle:
+def write(spec: MachineSpec, *, agent: Path | None = None, netns: str | None = None) -> Bundle:
     """Writes the bundle and makes the directories that the mounts need. Raises OSError.
 
-    `netns` names the network namespace whose interfaces runsc takes over into the machine; by default there is none.
+    `agent` is the program that a restored machine already runs, by default the installed one. `netns` names the network namespace whose
+    interfaces runsc takes over into the machine; by default there is none.
     """
     bundle = Bundle(spec.directory)
     for tree in spec.root.trees:
@@ -84,11 +90,24 @@ def write(spec: MachineSpec, netns: str | None = None) -> Bundle:
             directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     bundle.state.mkdir(mode=0o700, exist_ok=True)
     bundle.nothing.mkdir(exist_ok=True)
+    if agent is None:
+        _keep_installed_agent(bundle.agent)
+    else:
+        shutil.copy(agent, bundle.agent)
     if spec.resources.memory is not None:
         kilobytes = spec.resources.memory >> 10
         bundle.meminfo.write_text("".join(f"{name}: {kilobytes} kB\n" for name in ("MemTotal", "MemFree", "MemAvailable")))
     (bundle.directory / "config.json").write_text(json.dumps(configuration(spec, bundle, netns)))
     return bundle
+
+
+def _keep_installed_agent(target: Path) -> None:
+    """Its own name for the program, so that a machine keeps it when another version is installed: gVisor reads it by name."""
+    installed = binary("agentenv-agent")
+    try:
+        os.link(installed, target)
+    except OSError:  # another disk, or another user's file
+        shutil.copy(installed, target)
 
 
 def configuration(spec: MachineSpec, bundle: Bundle, netns: str | None = None) -> dict[str, object]:
@@ -139,7 +158,7 @@ def _mounts(spec: MachineSpec, bundle: Bundle) -> list[dict[str, object]]:
         ("/tmp", "tmpfs", "tmpfs", ["mode=1777", *([f"size={half}"] if half else [])]),
         ("/run", "tmpfs", "tmpfs", ["mode=0755", f"size={run}"]),
         ("/sys/fs/cgroup", "cgroup", "cgroup", []),  # gVisor's own, of which `limits` uses one
-        (AGENT, "bind", str(binary("agentenv-agent")), ["bind", "ro"]),
+        (AGENT, "bind", str(bundle.agent), ["bind", "ro"]),
     ]
     trees = [(tree.target, "bind", str(bundle.mount_point(tree)), ["bind", "rw"]) for tree in spec.root.trees if tree.target != "/"]
     return [

@@ -21,6 +21,7 @@ from agentenv.isolation.gvisor.checkpoint import write_facts
 from agentenv.isolation.gvisor.control import Known, ask
 from agentenv.isolation.gvisor.limits import OWN_MEMORY, applied, limit_processes, without_own_memory
 from agentenv.isolation.gvisor.runsc import Runsc
+from agentenv.isolation.gvisor.strays import end_strays
 from agentenv.isolation.gvisor.switchboard import Line, Switchboard
 from agentenv.isolation.namespace import endpoint
 from agentenv.isolation.namespace.agent_call import call
@@ -124,7 +125,8 @@ class GvisorMachine:
             stream = await asyncio.wrap_future(self._held.board.capture(self._held.line))
             await asyncio.to_thread(self._write_checkpoint, directory)
             network = self._held.link is not None
-            await asyncio.to_thread(write_facts, directory, self._held.runsc.version, stream, network=network)
+            version, agent = self._held.runsc.version, self._held.bundle.agent
+            await asyncio.to_thread(write_facts, directory, version, stream, network=network, agent=agent)
         except BaseException:
             await asyncio.to_thread(_empty, directory)
             raise
@@ -186,6 +188,8 @@ class GvisorMachine:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._held.pidfd, signal.SIGKILL)
         self._held.cgroup.kill()
+        if not self._held.cgroup.procs_files:
+            end_strays(self._held.bundle.state)
 
     def _settle(self) -> None:
         """Once the machine has ended, or certainly will: takes the evidence and begins to free what was held."""

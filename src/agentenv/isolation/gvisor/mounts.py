@@ -18,7 +18,7 @@ _CLOEXEC = 1
 _SET_FLAG, _SET_STRING, _CREATE = 0, 1, 6
 _FROM_EMPTY_PATH = 4
 _NOSUID_NODEV = 2 | 4
-_NEW_NAMESPACE, _OWN_DIRECTORY = 0x00020000, 0x00000200  # CLONE_NEWNS, CLONE_FS
+_NEW_NAMESPACE, _OWN_DIRECTORY, _NEW_USERS = 0x00020000, 0x00000200, 0x10000000  # CLONE_NEWNS, CLONE_FS, CLONE_NEWUSER
 _MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 1 << 19
 _AT_FDCWD = -100
 _OLD_STRING_MAX = 255
@@ -40,22 +40,30 @@ def enter_private_namespace() -> None:
     _check(_libc.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None), "making mounts private")
 
 
+def enter_user_namespace() -> None:
+    """The process, which must have one thread only, may do in a namespace of its own what root may. Raises OSError."""
+    _check(_libc.unshare(_NEW_USERS), "making a user namespace")
+
+
 def cover(target: Path, file: Path) -> None:
     """Shows `file` in the place of `target`: both are files, or directories."""
     _check(_libc.mount(os.fsencode(file), os.fsencode(target), None, _MS_BIND, None), f"covering {target}")
 
 
-def mount_overlay(tree: Tree, upper: Path, work: Path, target: Path) -> None:
-    """Mounts a tree at `target`, without devices or set-uid powers on the host. Changes the working directory. Raises OSError."""
+def mount_overlay(tree: Tree, upper: Path, work: Path, target: Path, *, ordinary: bool = False) -> None:
+    """Mounts a tree at `target`, without devices or set-uid powers on the host. Changes the working directory. Raises OSError.
+
+    `ordinary`: for a user who is root in a user namespace only, and whose overlays keep their notes in other attributes.
+    """
     what = f"mounting the overlay of {tree.target}"
     with ExitStack() as held:
-        context = _overlay_context(held)
+        context = _overlay_context(held, ordinary)
         try:
             _name_by_standing(context, tree, upper, work)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            context = _overlay_context(held)
+            context = _overlay_context(held, ordinary)
             _name_by_descriptor(context, held, tree, upper, work)
         _check(_syscall(_FSCONFIG, context, _CREATE, None, None, 0), what)
         mount = _check(_syscall(_FSMOUNT, context, _CLOEXEC, _NOSUID_NODEV), what)
@@ -68,11 +76,13 @@ def _syscall(number: int, *arguments: int | bytes | None) -> int:
     return int(_libc.syscall(number, *wide))
 
 
-def _overlay_context(held: ExitStack) -> int:
+def _overlay_context(held: ExitStack, ordinary: bool) -> int:
     context = _check(_syscall(_FSOPEN, b"overlay", _CLOEXEC), "opening an overlay")
     held.callback(os.close, context)
     # Nothing written in a sandbox outlives a crash of the machine, so nothing waits for the disk. Older kernels lack the option.
     _syscall(_FSCONFIG, context, _SET_FLAG, b"volatile", None, 0)
+    if ordinary:
+        _check(_syscall(_FSCONFIG, context, _SET_FLAG, b"userxattr", None, 0), "an overlay of an ordinary user")
     return context
 
 

@@ -35,6 +35,11 @@ from agentenv.paths import state_home
 NAME = "gvisor"
 
 
+_SLOW_NETWORK = "network: its packets take a way through the agent, which costs more than a stack of the host's."
+_NO_USERS = "users: root is the only one, since to the host all of a sandbox is you."
+_NO_NETWORK = "network: a sandbox has a loopback only, since only root can connect it; ports still work through the agent."
+
+
 class Trial(Backend, Restoring, Protocol):
     """The backend as it is tried out."""
 
@@ -88,6 +93,7 @@ def _spec(scratch: Path, name: str, lower: Path) -> MachineSpec:
 
 def capabilities(cgroups: CgroupTree) -> Capabilities:
     """What can be promised given the cgroups that can be used."""
+    privileged = os.geteuid() == 0
     lost = [
         *cgroups.lost,
         *([DIRECT_WRITES_ONLY] if cgroups.limits_direct_writes_only else []),
@@ -96,8 +102,8 @@ def capabilities(cgroups: CgroupTree) -> Capabilities:
         "storage: at its limit the sandbox as a whole is ended, since it is not seen from outside which of its processes writes.",
         "snapshots of files: named pipes are not in them, since they exist in gVisor's kernel only.",
         "processes: it is not counted how often `pids` was reached, and root of a sandbox may change it.",
-        "network: IPv4 only, and its packets take a way through the agent, which costs more than a stack of the host's.",
         "memory snapshots: a process that holds a removed file open cannot be written down.",
+        *([_SLOW_NETWORK] if privileged else [_NO_NETWORK, _NO_USERS]),
         "speed: what makes many system calls (building, unpacking, starting programs) takes 3 to 11 times as long.",
     ]
     return Capabilities(
@@ -109,7 +115,8 @@ def capabilities(cgroups: CgroupTree) -> Capabilities:
         cpu_limit="cpu" in cgroups.controllers,
         process_limit=True,
         disk_limit="io" in cgroups.controllers,
-        network=True,
-        users=True,
+        network=privileged,
+        users=privileged,
+        rootless=True,
         lost=tuple(lost),
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentenv.errors import BackendUnavailable, InfrastructureError
+from agentenv.isolation.gvisor.ordinary import AS_ROOT
 from agentenv.paths import state_home
 
 VARIABLE = "AGENTENV_RUNSC"
@@ -71,7 +72,12 @@ class Runsc:
         """Runs a command on a live machine. Raises `InfrastructureError` with what runsc said; `what` names the attempt."""
         try:
             done = subprocess.run(
-                self.command(state, *words), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS, check=False
+                [*(() if os.geteuid() == 0 else AS_ROOT), *self.command(state, *words)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_SECONDS,
+                check=False,
             )
         except subprocess.TimeoutExpired as error:
             raise InfrastructureError(f"{what} has not ended after {_SECONDS:g} s.") from error
