@@ -17,6 +17,7 @@ LONG = {
     "limits.out-of-memory",
     "pause.running-command",
     "network.default",
+    "network.given-later",
     "network.kept",
     "end.owner-death",
 }

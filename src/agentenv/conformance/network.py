@@ -9,8 +9,9 @@ import subprocess
 from agentenv.conformance.network_lab import ALLOWED, HOST, METADATA, OTHER, PRIVATE, SHARED, Held, Lab, in_lab
 from agentenv.conformance.resident import start_resident
 from agentenv.conformance.subject import Subject
-from agentenv.errors import CapabilityError
+from agentenv.errors import CapabilityError, InvalidState
 from agentenv.isolation.conformance import NotApplicable, check, expect, expect_equal, expect_refusal
+from agentenv.isolation.contract import Attachable
 from agentenv.sandbox import AsyncSandbox
 
 _TRY = """
@@ -84,6 +85,26 @@ async def changed(subject: Subject) -> None:
         expect(await held.ask() != "answered", "a line passes on a connection that is denied now.")
         await change({"deny": [OTHER]}, [ALLOWED])
         await change({}, [ALLOWED, OTHER])
+
+    await in_lab(subject, scenario)
+
+
+@check("network.given-later", needs=("network",), seconds=300)
+async def given_later(subject: Subject) -> None:
+    """Rules for a sandbox that runs without a network give it one where its machine can be attached, and are refused elsewhere."""
+
+    async def scenario(lab: Lab) -> None:
+        sandbox = await lab.subject.create()
+        await lab.subject.require(sandbox, "python3")
+        expect_equal("what it reaches before", await lab.reached(sandbox, [*_PUBLIC, *_CLOSED]), [])
+        rules = {name: value for name, value in _ONE.items() if name != "enabled"}
+        if isinstance(lab.subject.node.get(sandbox.id).machine, Attachable):
+            await sandbox.set_network(rules)
+            expect_equal("what it reaches then", await lab.reached(sandbox, [*_PUBLIC, *_CLOSED]), [ALLOWED])
+            return
+        with expect_refusal("a network for a sandbox whose machine cannot be attached", InvalidState):
+            await sandbox.set_network(rules)
+        expect_equal("what it reaches when it was refused one", await lab.reached(sandbox, [*_PUBLIC, *_CLOSED]), [])
 
     await in_lab(subject, scenario)
 
@@ -163,4 +184,4 @@ def _own_addresses() -> list[str]:
     return [one["local"] for link in json.loads(listed) for one in link.get("addr_info", ())]
 
 
-CHECKS = (none, unclaimed, default, rules, changed, kept, after_memory)
+CHECKS = (none, unclaimed, default, rules, changed, given_later, kept, after_memory)
