@@ -214,16 +214,6 @@ async def test_memory_goes_with_its_snapshot_once_nobody_maps_it(counting: Count
         await AsyncSandbox.create(snapshot=snapshot, node=node, timeouts=PATIENT)
 
 
-@pytest.mark.parametrize("isolation", ["gvisor"], indirect=True)
-async def test_a_sandbox_that_cannot_be_written_down_keeps_its_files_and_says_so(node: Node, image: str, isolation: str) -> None:
-    async with await AsyncSandbox.create(image, isolation=isolation, network=True, node=node, timeouts=PATIENT) as sandbox:
-        assert not (await sandbox.snapshot()).memory
-        with pytest.raises(CapabilityError, match="has a network"):
-            await sandbox.snapshot(memory=True)
-        with pytest.raises(CapabilityError, match="has a network"):
-            await sandbox.fork(1, memory=True)
-
-
 async def test_a_sandbox_is_paused_to_the_disk_and_goes_on(counting: Counting, node: Node) -> None:
     sandbox = counting.sandbox
     assert sandbox.capabilities.memory_snapshot

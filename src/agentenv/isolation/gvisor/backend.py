@@ -113,7 +113,7 @@ class GvisorBackend:
     ) -> GvisorMachine:
         waits = spec.network.enabled and origin is not None
         agent, netns = origin.agent if origin else None, uplink.OWN_NAMESPACE if waits else None
-        bundle = await asyncio.to_thread(bundles.write, spec, agent=agent, netns=netns)
+        bundle = await finished(lambda: bundles.write(spec, agent=agent, netns=netns))
         listener = held.enter_context(endpoint.listen(spec.directory))
         log = endpoint.open_log()
         attempt.printed = lambda: endpoint.read_log(log)
