@@ -189,6 +189,28 @@ def test_rules_are_kept_and_changed_through_a_sandboxes_life(tmp_path: Path, mon
     in_lab(tmp_path, monkeypatch, scenario)
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("isolation", [backend("gvisor")])
+def test_rules_about_names_hold_after_a_pause_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, isolation: str) -> None:
+    tried: list[list[object]] = [["tls", OTHER, 443, "good.example"], ["tls", PUBLIC, 443, "evil.example"], ["tcp", METADATA, 80]]
+    tried += [["dns", PUBLIC, "good.example", A], ["dns", PUBLIC, "evil.example", A]]
+    closed = [f"reached: {PUBLIC} good.example", "TLS: TLSV1_ALERT_ACCESS_DENIED", "ECONNREFUSED"]
+    closed += [f"reached: code 0, 1 records, {PUBLIC}", "reached: code 3, 0 records"]
+
+    async def scenario(lab: Lab, node: Node) -> None:
+        async with started(node, isolation, RULES) as sandbox:
+            assert await attack(sandbox, *tried) == closed
+            await sandbox.pause(to_disk=True)
+            await sandbox.resume()
+            assert await attack(sandbox, *tried) == closed
+            await sandbox.pause(to_disk=True)
+            async with await Node.open(node.home) as other, await AsyncSandbox.connect(sandbox.id, node=other) as elsewhere:
+                await elsewhere.resume()
+                assert await attack(elsewhere, *tried) == closed, "with another owner"
+
+    in_lab(tmp_path, monkeypatch, scenario)
+
+
 def test_a_sandbox_without_a_network_is_given_one_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[list[object]] = [["tls", PUBLIC, 443, "evil.example"], ["tls", PUBLIC, 443, "good.example"], ["tcp", METADATA, 80]]
     opened = ["TLS: TLSV1_ALERT_ACCESS_DENIED", f"reached: {PUBLIC} good.example", "ECONNREFUSED"]
