@@ -1,4 +1,4 @@
-"""What the way through a server costs: starts, commands and files by HTTP, many starts at once, many idle sandboxes.
+"""What the way through a server costs: starts and commands by HTTP, many starts at once, many idle sandboxes.
 
 The server is a process of its own on loopback, in a home of its own, with the namespace backend. Our own handle speaks to it; E2B's client
 is measured beside it where it is installed.
@@ -14,10 +14,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
@@ -27,8 +26,9 @@ from agentenv.errors import AgentEnvError, InfrastructureError
 from agentenv.paths import HERE
 from agentenv.sandbox import AsyncSandbox, Sandbox
 
-MEGABYTE = 1_000_000
 AT_ONCE = 64
+IN_PROCESS = {"server": HERE, "isolation": "namespace"}
+"""The words that make a sandbox in this process instead, of the same kind as the server's."""
 _KEY = "e2b_" + "0123456789abcdef" * 2
 _SETTINGS = """
 capacity: {sandboxes: 5000, starting: 8, queue: 5000, queue_timeout: 10m}
@@ -81,7 +81,7 @@ def _announced(process: subprocess.Popen[str]) -> str:
 def run_start(scale: Scale) -> Iterator[Row]:
     """Create to the end of the first command, through the server beside in-process; and E2B's client on the same server."""
     with served() as server:
-        mine, theirs = in_turn(scale.count(200, 10), lambda: _start(**server.where), lambda: _start(server=HERE), rest=0.03)
+        mine, theirs = in_turn(scale.count(200, 10), lambda: _start(**server.where), lambda: _start(**IN_PROCESS), rest=0.03)
         row = latency_row("api-start", mine, theirs, reference="the same in-process", target=Target("ratio", "<=", 3.0))
         yield row
         tail, other = percentile(mine, 0.99), percentile(theirs, 0.99)
@@ -113,71 +113,21 @@ def _start_e2b(server: Served) -> float:
 
 def run_exec(scale: Scale) -> Iterator[Row]:
     """One command over the connection that is open already, beside the same in-process."""
-    with served() as server, Sandbox.create(**server.where) as there, Sandbox.create(server=HERE) as here:  # type: ignore[arg-type]
+    with served() as server, Sandbox.create(**server.where) as there, Sandbox.create(**IN_PROCESS) as here:  # type: ignore[arg-type]
         mine, theirs = in_turn(
             scale.count(1000, 50), lambda: timed(lambda: there.commands.run("true")), lambda: timed(lambda: here.commands.run("true"))
         )
         yield latency_row("api-exec", mine, theirs, reference="the same in-process", target=Target("value", "<=", 4.0))
 
 
-def run_files(scale: Scale) -> Iterator[Row]:
-    """MB/s of one large file into a sandbox of a server, and out of it, beside the same in-process; and through E2B's /files."""
-    content = os.urandom(scale.count(200, 10) * MEGABYTE)
-    rounds = scale.count(5, 2)
-    with served() as server, Sandbox.create(**server.where) as there, Sandbox.create(server=HERE) as here:  # type: ignore[arg-type]
-
-        def write_to(sandbox: Sandbox) -> float:
-            return _megabytes_per_second(content, lambda: sandbox.files.write("/data.bin", content))
-
-        def read_from(sandbox: Sandbox) -> float:
-            rate = _megabytes_per_second(content, lambda: sandbox.files.read("/data.bin", format="bytes"))
-            if sandbox.files.get_info("/data.bin").size != len(content):
-                raise AssertionError("what was written is not whole")
-            return rate
-
-        for name, measure in (("api-upload", write_to), ("api-download", read_from)):
-            mine, theirs = in_turn(rounds, partial(measure, there), partial(measure, here), warm_up=1)
-            yield _rate(name, mine, theirs, reference="the same in-process")
-        yield from _http_files(server, content, rounds)
-
-
-def _http_files(server: Served, content: bytes, rounds: int) -> Iterator[Row]:
-    """The in-sandbox API's /files by curl-like streaming over HTTP, as E2B's clients use it."""
-    httpx: Any = importlib.import_module("httpx")
-    with httpx.Client(base_url=server.url, headers={"X-API-Key": server.key}, timeout=120) as api:
-        made = api.post("/sandboxes", json={"templateID": "base", "timeout": 600}).raise_for_status().json()
-    headers = {"e2b-sandbox-id": made["sandboxID"], "e2b-sandbox-port": "49983", "X-Access-Token": made.get("envdAccessToken") or ""}
-    where = {"path": "/tmp/data.bin", "username": "root"}
-    with httpx.Client(base_url=server.url, headers=headers, timeout=120) as inside:
-
-        def upload() -> None:
-            sent = {"Content-Type": "application/octet-stream"}
-            inside.post("/files", params=where, content=content, headers=sent).raise_for_status()
-
-        def download() -> None:
-            inside.get("/files", params=where).raise_for_status()
-
-        for name, action in (("api-upload-http", upload), ("api-download-http", download)):
-            yield _rate(name, [_megabytes_per_second(content, action) for _ in range(rounds)], None, reference="none")
-
-
-def _megabytes_per_second(content: bytes, action: Callable[[], object]) -> float:
-    return len(content) / MEGABYTE / timed(action)
-
-
-def _rate(name: str, mine: list[float], theirs: list[float] | None, *, reference: str) -> Row:
-    target, value = Target("value", ">=", 200.0), percentile(mine, 0.5)
-    other = percentile(theirs, 0.5) if theirs else None
-    ratio = value / other if other else None
-    return Row(name, value, "MB/s", value, min(mine), len(mine), reference, other, ratio, str(target), target.met(value, ratio), machine())
-
-
 def run_many(scale: Scale) -> Iterator[Row]:
     """Many starts, 64 at once, each with its first command: median, tail, failures; beside as many in-process."""
     count = scale.count(1000, 32)
     with served() as server:
+        asyncio.run(_crowd(1, **server.where))  # what only the first one waits for: the image, the backend
         mine, failures = asyncio.run(_crowd(count, **server.where))
-    theirs, _ = asyncio.run(_crowd(count, server=HERE))
+    asyncio.run(_crowd(1, **IN_PROCESS))
+    theirs, _ = asyncio.run(_crowd(count, **IN_PROCESS))
     row = latency_row("api-mass-create", mine, theirs, reference="as many in-process", target=None)
     yield row
     for name, share, target in (("p95", 0.95, None), ("p99", 0.99, Target("value", "<=", 3000.0))):

@@ -19,7 +19,7 @@ BENCHMARKS = {
     "train": "agentenv.benchmarks.train:run",
     "api-start": "agentenv.benchmarks.api:run_start",
     "api-exec": "agentenv.benchmarks.api:run_exec",
-    "api-files": "agentenv.benchmarks.api:run_files",
+    "api-files": "agentenv.benchmarks.api_files:run",
     "api-mass-create": "agentenv.benchmarks.api:run_many",
     "api-hold": "agentenv.benchmarks.api:run_hold",
     "dashboard": "agentenv.benchmarks.dashboard:run",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import uuid
+from contextlib import AsyncExitStack
 from dataclasses import astuple, dataclass, replace
 
 import msgspec
@@ -81,8 +83,19 @@ class Creating:
             machine.request = replace(machine.request, metadata={MARK: resident.id})
             return taken
         async with self.changes.turnstile.turn(resident.tenant, priority):
-            await self.changes.register.plan(resident)
-            return await self.changes.births.from_build(resident.id, resident.facts, build)
+            return await self._born(resident, build)
+
+    async def _born(self, resident: Resident, build: Build) -> AsyncSandbox:
+        """A machine that starts while the sandbox is written down: after a crash, what one of the two left is cleared up by itself."""
+        planned = asyncio.create_task(self.changes.register.plan(resident))
+        async with AsyncExitStack() as abandon:
+            # Whoever then ends the sandbox has to find it planned, or not planned for good.
+            abandon.push_async_callback(asyncio.wait, {planned})
+            handle = await self.changes.births.from_build(resident.id, resident.facts, build)
+            abandon.push_async_callback(handle.kill)
+            await asyncio.shield(planned)
+            abandon.pop_all()
+        return handle
 
     def _limits(self, wish: Wish, build: Build) -> Resources:
         return self.changes.births.ground.limits(wish.resources, build.recipe.resources)

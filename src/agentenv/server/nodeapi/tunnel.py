@@ -33,6 +33,13 @@ def http_protocol(services: Services) -> type[HttpToolsProtocol]:
     class SwitchingProtocol(HttpToolsProtocol):
         """HTTP/1.1, from which a connection may switch to the agent's protocol."""
 
+        def on_body(self, body: bytes) -> None:
+            """Hands a piece of a body on as it came, which uvicorn would copy twice."""
+            if not self.cycle.body:
+                self.cycle.body = body  # type: ignore[assignment]  # which is only read, as bytes
+                body = b""
+            super().on_body(body)
+
         def _should_upgrade(self) -> bool:
             return self._wants_agent() or super()._should_upgrade()
 
