@@ -269,3 +269,10 @@ def test_refuses_numbers_and_names_that_no_system_call_takes(write_archive: Writ
         pytest.skip("only root sets owners")
     with pytest.raises(CapabilityError, match="no complete tar archive"):
         extract_archive(write_archive(file("a", **facts)), target)
+
+
+def test_no_more_is_unpacked_than_is_allowed(write_archive: Write, target: Path) -> None:
+    path = write_archive(file("much", bytes(3 << 20)), mode="w:gz")
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(CapabilityError, match="more than the 1048576 bytes"):
+        extract_archive(path, target, limit=1 << 20)

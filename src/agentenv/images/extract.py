@@ -30,17 +30,19 @@ TAR_BLOCK = 512
 ZEROS = bytes(BLOCK)
 
 
-def extract_archive(path: Path, target: Path, progress: Callable[[str, int, int], None] | None = None) -> None:
+def extract_archive(path: Path, target: Path, progress: Callable[[str, int, int], None] | None = None, *, limit: int | None = None) -> None:
     """Unpacks the archive at `path` into the existing directory `target`.
 
-    Raises `CapabilityError`, which names the member and the reason, when the archive is cut off, broken, or contains what is refused.
+    Raises `CapabilityError`, which names the member and the reason, when the archive is cut off, broken, or contains what is refused, and
+    when it has more than `limit` bytes once it is decompressed.
     The caller throws `target` away in that case.
     """
     size = path.stat().st_size
     layer = Layer(target)
     try:
         with path.open("rb") as file, decompressed(file) as plain:
-            layer.apply(plain, lambda: progress(f"unpacking {path.name}", file.tell(), size) if progress else None)
+            stream = plain if limit is None else _Bounded(plain, limit, path)
+            layer.apply(stream, lambda: progress(f"unpacking {path.name}", file.tell(), size) if progress else None)
     except (tarfile.TarError, EOFError, zlib.error, LZMAError, ValueError, OverflowError) as error:
         # The last two are numbers and names that fit into a header and not into a system call.
         raise CapabilityError(
@@ -55,6 +57,24 @@ def extract_archive(path: Path, target: Path, progress: Callable[[str, int, int]
         raise CapabilityError(
             f"{path} holds an image's layers (`docker save`), not a root tree.", remedy="Use `docker export` of a container."
         )
+
+
+class _Bounded:
+    """Passes so many bytes of a stream on and no more."""
+
+    def __init__(self, stream: Readable, limit: int, path: Path) -> None:
+        self._stream = stream
+        self._limit = self._left = limit
+        self._path = path
+
+    def read(self, size: int, /) -> bytes:
+        data = self._stream.read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            raise CapabilityError(
+                f"{self._path.name} has more than the {self._limit} bytes that are unpacked here.", remedy="Leave out what is not needed."
+            )
+        return data
 
 
 class _Watched:

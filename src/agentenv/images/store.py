@@ -12,6 +12,7 @@ from agentenv.images.kept import Image, KeptImages, Progress
 from agentenv.images.layout import SYSTEM_PATH, tree_name
 from agentenv.images.oci import Credentials, OciImages, Reference
 from agentenv.images.oci.accounts import finish
+from agentenv.images.reach import Reach
 from agentenv.isolation.contract import RootFilesystem, Tree
 from agentenv.isolation.overlay import Merged
 from agentenv.units import format_size, parse_size
@@ -38,12 +39,15 @@ class ImageStore(KeptImages):
     """The images of one AGENTENV_HOME, kept ones and those that are resolved anew each time.
 
     `quota` bounds what the kept ones take of the disk, in bytes; by default the size in AGENTENV_IMAGE_QUOTA, else they may take all.
+    Registries are asked as far away as `reach` says, by default anywhere.
     """
 
-    def __init__(self, home: Path, *, pinned: Callable[[], Mapping[str, str]] = dict, quota: int | None = None) -> None:
+    def __init__(
+        self, home: Path, *, pinned: Callable[[], Mapping[str, str]] = dict, quota: int | None = None, reach: Reach | None = None
+    ) -> None:
         super().__init__(home, pinned=pinned)
         self.quota = _quota_of_environment() if quota is None else quota
-        self._oci = OciImages.beside(self)
+        self._oci = OciImages.beside(self, reach)
 
     def resolve(self, reference: str, progress: Progress | None = None) -> RootFilesystem:
         """The root file system that `reference` names, made or pulled first where it has to be.

@@ -15,6 +15,7 @@ import msgspec
 from agentenv.errors import InvalidState, NotFound
 from agentenv.images import ImageStore, default_image
 from agentenv.images.oci import Credentials
+from agentenv.images.reach import Reach
 from agentenv.isolation.contract import RootFilesystem
 from agentenv.monitoring import EventSink, JsonLinesSink, NullSink
 from agentenv.monitoring.machine_log import open_machine_log
@@ -54,8 +55,9 @@ class Node:
     When the process ends, however it ends, its sandboxes end too; the next node of any process frees what a crash left.
     """
 
-    def __init__(self, home: Home, owner: Owner, events: EventSink) -> None:
+    def __init__(self, home: Home, owner: Owner, events: EventSink, reach: Reach) -> None:
         self.home = home.path
+        self.reach = reach
         self.events = events
         self.owner = owner
         self._home = home
@@ -65,7 +67,7 @@ class Node:
         self._tree = SnapshotTree(home.snapshots)
         self._resting = resting = HibernatedStore(home.snapshots / "hibernated")
         tree = self._tree
-        self._images = ImageStore(home.path, pinned=lambda: {**tree.needed_images(), **resting.needed_images()})
+        self._images = ImageStore(home.path, pinned=lambda: {**tree.needed_images(), **resting.needed_images()}, reach=reach)
         self._resolved: dict[str, asyncio.Task[RootFilesystem]] = {}
         self._layers = LayerStore(home.snapshots / "layers", lambda: tree.needed_layers() | resting.needed_layers(), self._trash.discard)
         self._memories = LayerStore(
@@ -97,16 +99,19 @@ class Node:
         self._log: JsonLinesSink | NullSink | None = None
 
     @classmethod
-    async def open(cls, home: Path | None = None, *, events: EventSink | None = None, keeper: bool = False) -> Node:
+    async def open(
+        cls, home: Path | None = None, *, events: EventSink | None = None, keeper: bool = False, reach: Reach | None = None
+    ) -> Node:
         """A node in `home` (by default the AGENTENV_HOME of this user); frees what dead owners left there.
 
         What happens goes to `events`, by default to the log that all nodes of this home share (`agentenv.monitoring.machine_log`).
-        `keeper` says that this process exists for its sandboxes only. Raises `InfrastructureError` when the directory cannot be used.
+        `keeper` says that this process exists for its sandboxes only. `reach` is how far images and files of builds are fetched from, by
+        default anywhere. Raises `InfrastructureError` when the directory cannot be used.
         """
         place = await asyncio.to_thread(Home.open, home)
         owner = await asyncio.to_thread(Owner.register, place, keeper=keeper)
         log = None if events else open_machine_log(place.path)
-        node = cls(place, owner, events or log or NullSink())
+        node = cls(place, owner, events or log or NullSink(), reach or Reach())
         node._log = log
         try:
             await node._control.open(owner.directory)
@@ -118,6 +123,11 @@ class Node:
             await node.close()
             raise
         return node
+
+    @property
+    def scratch(self) -> Path:
+        """Where files lie for the moment, below AGENTENV_HOME; what a crash leaves there goes with this owner."""
+        return self.owner.directory / "staging"
 
     async def create(self, request: SandboxRequest) -> NodeSandbox:
         """Starts a sandbox; on any failure nothing of it is left.

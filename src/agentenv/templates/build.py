@@ -7,7 +7,6 @@ that were copied. A build that fails or is cancelled leaves those of the steps t
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -30,7 +29,7 @@ from agentenv.templates.plan import Copy, DeclareArg, Note, Plan, Run, SetEnv, S
 from agentenv.templates.selection import fixed_prefix
 from agentenv.templates.stages import image_reference, needed_stages, stage_called, target_stage
 from agentenv.templates.state import SHELL, State
-from agentenv.templates.steps import Prepared, key_of, prepare_copy, prepare_run, prepare_user, prepare_workdir
+from agentenv.templates.steps import Prepared, Workshop, key_of, prepare_copy, prepare_run, prepare_user, prepare_workdir
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,18 +188,21 @@ class Builder:
         with ExitStack() as held:
             source = await self._source(step, position.state, held)
             # Reading all files and their digests takes as long as it takes.
-            prepared = await asyncio.to_thread(prepare_copy, step, position.state, self._plan.escape, source, held)
+            prepared = await asyncio.to_thread(prepare_copy, step, position.state, self._plan.escape, source, self._shop(held))
             return await self._done(position, step, prepared, fresh=fresh)
+
+    def _shop(self, held: ExitStack) -> Workshop:
+        return Workshop(self._node.scratch, self._node.reach, held)
 
     async def _source(self, step: Copy, state: State, held: ExitStack) -> tuple[Path, Ignored]:
         """The directory that a step copies from: the build's, an archive's, or what another stage or image has at those paths."""
         if step.source is None:
             if not step.sources:
                 return Path("/nonexistent"), Ignored()
-            return await asyncio.to_thread(held.enter_context, self._material.tree(step.archive))
+            return await asyncio.to_thread(held.enter_context, self._material.tree(step.archive, self._node.scratch))
         stage = stage_called(self._plan, step.source)
         origin = await (self._stages[stage] if stage else self._base(Stage(f"--from={step.source}", step.source, step.line)))
-        tree = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="agentenv-build-")))
+        tree = self._shop(held).directory()
         async with await self.sandbox(origin, network=False) as sandbox:
             for word in step.sources:
                 await fetch(sandbox, fixed_prefix(state.expand(word, self._plan.escape)), tree)

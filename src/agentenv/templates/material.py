@@ -13,6 +13,8 @@ from agentenv.images.extract import extract_archive
 from agentenv.templates.dockerfile.ignore import Ignored
 
 IGNORE_FILE = ".dockerignore"
+LARGEST = 16 << 30
+"""Bytes of the files of one step: of an archive once it is unpacked, and of what is fetched for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,11 @@ class Material:
         return cls(directory)
 
     @contextlib.contextmanager
-    def tree(self, archive: str | None) -> Iterator[tuple[Path, Ignored]]:
-        """The directory that a step copies from, for the moment: of an archive, what was in it. Raises `ConfigError`, `CapabilityError`."""
+    def tree(self, archive: str | None, place: Path | None = None) -> Iterator[tuple[Path, Ignored]]:
+        """The directory that a step copies from, for the moment: of an archive, what was in it, unpacked below `place`.
+
+        Raises `ConfigError`, `CapabilityError`.
+        """
         if archive is None:
             if self.directory is None:
                 raise ConfigError("this build has no directory to copy from")
@@ -45,15 +50,18 @@ class Material:
         path = self.archives.get(archive)
         if path is None:
             raise ConfigError(f"the files {archive} were not uploaded")
-        with unpacked(path) as tree:
+        with unpacked(path, place) as tree:
             yield tree, Ignored()
 
 
 @contextlib.contextmanager
-def unpacked(archive: Path) -> Iterator[Path]:
-    """An archive's files in a directory for the moment. Raises `CapabilityError` for what is no archive, or no safe one."""
-    with tempfile.TemporaryDirectory(prefix="agentenv-build-") as scratch:
+def unpacked(archive: Path, place: Path | None = None) -> Iterator[Path]:
+    """An archive's files in a directory for the moment, below `place` (None: where this machine has temporary files).
+
+    Raises `CapabilityError` for what is no archive, or no safe one, or too large.
+    """
+    with tempfile.TemporaryDirectory(prefix="agentenv-build-", dir=place) as scratch:
         tree = Path(scratch, "files")
         tree.mkdir()
-        extract_archive(archive, tree)
+        extract_archive(archive, tree, limit=LARGEST)
         yield tree

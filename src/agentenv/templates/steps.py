@@ -12,12 +12,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from agentenv.errors import AgentEnvError, BuildFailed, CapabilityError, ConfigError, InfrastructureError
+from agentenv.images.reach import Reach
 from agentenv.sandbox import AsyncSandbox
 from agentenv.templates.accounts import ensure_user, owner_in
 from agentenv.templates.dockerfile.ignore import Ignored
 from agentenv.templates.files import place
 from agentenv.templates.journal import Log, Printed
-from agentenv.templates.material import unpacked
+from agentenv.templates.material import LARGEST, unpacked
 from agentenv.templates.plan import Copy, Run
 from agentenv.templates.selection import Picked, Selection, select
 from agentenv.templates.state import State
@@ -94,8 +95,21 @@ def prepare_workdir(path: str, user: str) -> Prepared:
     return Prepared(key_of("WORKDIR", path, user), act)
 
 
-def prepare_copy(step: Copy, state: State, escape: str, source: tuple[Path, Ignored], held: ExitStack) -> Prepared:
-    """Files of `source`, which stay where they are until `held` is closed. Raises `ConfigError`, `InfrastructureError` for a URL."""
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """Where a build puts files for the moment (`place`), how far it fetches from (`reach`), and what is undone after a step (`held`)."""
+
+    place: Path | None
+    reach: Reach
+    held: ExitStack
+
+    def directory(self) -> Path:
+        """A fresh one."""
+        return Path(self.held.enter_context(tempfile.TemporaryDirectory(prefix="agentenv-build-", dir=self.place)))
+
+
+def prepare_copy(step: Copy, state: State, escape: str, source: tuple[Path, Ignored], shop: Workshop) -> Prepared:
+    """Files of `source`, which stay where they are for the step. Raises `ConfigError`, and of URLs what fetching them does."""
     words = [state.expand(word, escape, verbatim=step.verbatim) for word in step.sources]
     destination = state.path(state.expand(step.destination, escape, verbatim=step.verbatim))
     owner = state.expand(step.chown, escape, verbatim=step.verbatim) if step.chown else state.user if step.archive else None
@@ -108,10 +122,10 @@ def prepare_copy(step: Copy, state: State, escape: str, source: tuple[Path, Igno
     parts: list[tuple[Selection, bool]] = []
     if plain := [word for word in words if word not in urls]:
         selection = select(source[0], plain, source[1])
-        parts += _without_archives(selection, held) if step.add else [(selection, False)]
+        parts += _without_archives(selection, shop) if step.add else [(selection, False)]
     if urls or step.inline:
-        scratch = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="agentenv-build-")))
-        parts += [(_downloaded(url, scratch / str(number), step.checksum), False) for number, url in enumerate(urls)]
+        scratch = shop.directory()
+        parts += [(_downloaded(url, scratch / str(number), step.checksum, shop.reach), False) for number, url in enumerate(urls)]
         parts += [(_written(one.name, _content(one.content, one.expand, state, escape), scratch), False) for one in step.inline]
 
     async def act(sandbox: AsyncSandbox) -> None:
@@ -141,12 +155,12 @@ def _mode(text: str) -> int:
         raise ConfigError(f"--chmod={text} is no mode in octal digits") from None
 
 
-def _without_archives(selection: Selection, held: ExitStack) -> list[tuple[Selection, bool]]:
+def _without_archives(selection: Selection, shop: Workshop) -> list[tuple[Selection, bool]]:
     """For ADD: archives that were named themselves give their content in their place."""
     plain: list[Picked] = []
     found: list[tuple[Selection, bool]] = []
     for entry in selection.entries:
-        tree = _unpacked(entry.path, held) if entry.named else None
+        tree = _unpacked(entry.path, shop) if entry.named else None
         if tree is None:
             plain.append(entry)
         else:
@@ -154,15 +168,15 @@ def _without_archives(selection: Selection, held: ExitStack) -> list[tuple[Selec
     return [(Selection(tuple(plain), selection.single), False), *found] if plain else found
 
 
-def _unpacked(path: Path, held: ExitStack) -> Path | None:
+def _unpacked(path: Path, shop: Workshop) -> Path | None:
     with ExitStack() as stack:
         try:
-            tree = stack.enter_context(unpacked(path))
+            tree = stack.enter_context(unpacked(path, shop.place))
         except CapabilityError:
             return None
         if not any(tree.iterdir()):
             return None
-        held.push(stack.pop_all())
+        shop.held.push(stack.pop_all())
         return tree
 
 
@@ -182,7 +196,7 @@ def _written(name: str, content: str, scratch: Path) -> Selection:
     return Selection((Picked(name, path),), True)
 
 
-def _downloaded(url: str, directory: Path, checksum: str | None) -> Selection:
+def _downloaded(url: str, directory: Path, checksum: str | None, reach: Reach) -> Selection:
     import httpx  # a tenth of a second, which only those pay who fetch something
 
     name = posixpath.basename(urlsplit(url).path)
@@ -190,10 +204,17 @@ def _downloaded(url: str, directory: Path, checksum: str | None) -> Selection:
         raise ConfigError(f"{url} names no file", remedy="Name a file by the URL.")
     directory.mkdir()
     path, digest = directory / name, hashlib.sha256()
+    timeout = httpx.Timeout(60.0, connect=10.0)
     try:
-        with httpx.stream("GET", url, timeout=httpx.Timeout(60.0, connect=10.0), follow_redirects=True) as answer, path.open("wb") as file:
+        with (
+            reach.client(timeout=timeout, follow_redirects=True) as client,
+            client.stream("GET", url) as answer,
+            path.open("wb") as file,
+        ):
             answer.raise_for_status()
             for block in answer.iter_bytes(_BLOCK):
+                if file.tell() + len(block) > LARGEST:
+                    raise CapabilityError(f"{url} has more than the {LARGEST} bytes that are fetched for one step.")
                 file.write(block)
                 digest.update(block)
     except httpx.HTTPError as error:

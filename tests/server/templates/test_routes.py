@@ -222,6 +222,15 @@ def test_a_build_of_the_first_generation_is_of_the_dockerfile_that_it_sends(clie
         assert client.delete(f"/templates/{template['templateID']}").status_code == 204
 
 
+def test_a_build_fetches_nothing_from_the_servers_own_network(client: httpx.Client, server: RunningServer) -> None:
+    build = requested(client, "routes-inward")
+    assert started(client, build, fromImage=None, dockerfile=f"FROM host\nADD {server.url}/openapi.json /stolen").status_code == 202
+    state = finished(client, build)
+    assert state["status"] == "error"
+    assert "127.0.0.1, which is not on the public internet" in state["reason"]["message"]
+    assert list(server.fleet.node.scratch.iterdir()) == []
+
+
 def test_a_template_that_is_deleted_ends_its_build(client: httpx.Client, server: RunningServer) -> None:
     build = requested(client, "routes-ended")
     started(client, build, steps=[{"type": "RUN", "args": ["echo runs; sleep 100"]}])

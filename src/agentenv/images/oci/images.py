@@ -25,6 +25,8 @@ from agentenv.isolation.overlay import is_opaque
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from agentenv.images.reach import Reach
+
 FILES = "oci"
 DAEMONS = ("docker-daemon", "podman")
 
@@ -35,11 +37,13 @@ class OciImages:
 
     kept: KeptImages
     layers: KeptImages
+    reach: Reach | None = None
+    """How far registries may be; None is everywhere."""
 
     @classmethod
-    def beside(cls, kept: KeptImages) -> OciImages:
+    def beside(cls, kept: KeptImages, reach: Reach | None = None) -> OciImages:
         """Those among the images of `kept`."""
-        return cls(kept, KeptImages(kept.home, place="images/layers"))
+        return cls(kept, KeptImages(kept.home, place="images/layers"), reach)
 
     def canonical(self, reference: str) -> str | None:
         """How the store calls an image that `reference` means; None where it is none of these."""
@@ -129,11 +133,11 @@ class OciImages:
             with export(scheme, rest, scratch, progress) as layout:
                 return pull(self.kept, self.layers, layout, progress)
         # httpx takes a tenth of a second to import, which only those pay who pull.
-        from agentenv.images.oci.registry import Registry
+        from agentenv.images.oci.registry import EVERYWHERE, Registry
 
         reference = Reference.parse(name)
         assert reference is not None, f"{name} is no canonical name"
-        with Registry(reference, login) as registry:
+        with Registry(reference, login, self.reach or EVERYWHERE) as registry:
             return pull(self.kept, self.layers, registry, progress)
 
 

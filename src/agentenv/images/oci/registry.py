@@ -21,6 +21,7 @@ from agentenv.images.oci.credentials import Credentials, find_credentials
 from agentenv.images.oci.documents import ACCEPTED, LARGEST_DOCUMENT, Descriptor, check_digest
 from agentenv.images.oci.reference import DOCKER_HUB, Reference
 from agentenv.images.oci.registry_auth import RegistryAuth
+from agentenv.images.reach import Reach
 
 BLOCK = 1 << 18
 ATTEMPTS = 5
@@ -29,21 +30,23 @@ ATTEMPTS = 5
 _HUB_ADDRESS = "https://registry-1.docker.io"
 _TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 _UNREACHABLE = "Is the registry reachable from here? AGENTENV_REGISTRY_MIRRORS=docker.io=https://MIRROR names another place for one."
+EVERYWHERE = Reach()
 Counted = Callable[[int, int], None]
 
 
 class Registry:
     """One repository, as a source of documents and blobs; its methods may be called from several threads.
 
-    It is asked as who `login` says, and otherwise as who this user has logged in as.
+    It is asked as who `login` says, and otherwise as who this user has logged in as. Neither it nor where it sends us may lie beyond
+    `reach`.
     """
 
-    def __init__(self, reference: Reference, login: Credentials | None = None) -> None:
+    def __init__(self, reference: Reference, login: Credentials | None = None, reach: Reach = EVERYWHERE) -> None:
         self.reference = reference
         self._login = login
         self.name = str(reference)
         self._stopped = threading.Event()
-        self._client = httpx.Client(
+        self._client = reach.client(
             base_url=f"{address_of(reference.registry)}/v2/{reference.repository}/",
             auth=RegistryAuth(login or find_credentials(reference.registry)),
             timeout=_TIMEOUT,

@@ -124,7 +124,7 @@ class TemplateBuilds:
         try:
             with ExitStack() as held:
                 async with self._turns:
-                    material = await asyncio.to_thread(order.material, held)
+                    material = await asyncio.to_thread(order.material, held, self._node.scratch)
                     log = _Teller(self._logbook, build.id)
                     built = await build_plan(self._node, order.plan, material, order.options, wanted, log)
             await self._finish(template, build, built)
@@ -169,11 +169,11 @@ class _Order:
     archives: Mapping[str, Path] = field(default_factory=dict)
     context: Path | None = None
 
-    def material(self, held: ExitStack) -> Material:
-        """The files, unpacked until `held` is closed where they are one archive."""
+    def material(self, held: ExitStack, place: Path) -> Material:
+        """The files, unpacked below `place` until `held` is closed where they are one archive."""
         if self.context is None:
             return Material(archives=self.archives)
-        return Material.of_directory(held.enter_context(unpacked(self.context)))
+        return Material.of_directory(held.enter_context(unpacked(self.context, place)))
 
 
 class _Teller:

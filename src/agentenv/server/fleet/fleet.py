@@ -25,7 +25,7 @@ from agentenv.server.fleet.changes import Changes
 from agentenv.server.fleet.creating import Creating, check_timeout, same_reach
 from agentenv.server.fleet.deadlines import Deadlines
 from agentenv.server.fleet.gauges import Gauges
-from agentenv.server.fleet.ground import Ground
+from agentenv.server.fleet.ground import Ground, reach_of
 from agentenv.server.fleet.housekeeping import Housekeeping
 from agentenv.server.fleet.leaving import LeavingPolicy, leave
 from agentenv.server.fleet.ledger import Charge, Ledger
@@ -99,7 +99,7 @@ class Fleet:
         cls, settings: ServerSettings, home: Path, ground: Ground, database: Database, access: Access, catalogue: Catalogue
     ) -> Fleet:
         """Opens the node in `home`, which ends what an earlier server left running, and takes over what that one kept."""
-        fleet = cls(settings, await Node.open(home), ground, database, access, catalogue)
+        fleet = cls(settings, await Node.open(home, reach=reach_of(settings.sandboxes)), ground, database, access, catalogue)
         try:
             await recover(fleet.node, fleet._register, fleet._ledger, catalogue, fleet.logbook, settings.public_domain)
             await fleet._stored.sweep(fresh=0.0)

@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass, replace
 
 from agentenv.errors import AgentEnvError, BackendUnavailable
+from agentenv.images.oci import Reference
+from agentenv.images.reach import Reach
 from agentenv.isolation.contract import Capabilities, Probe, Resources
 from agentenv.isolation.registry import STRONGEST_FIRST, probe_all
 from agentenv.monitoring.logs import logger
@@ -57,6 +59,14 @@ async def survey(settings: SandboxSettings) -> Ground:
         _log.warning("server.no_network", backend=probe.backend, reason="this machine can give sandboxes no network of their own")
     image = settings.image or ("debian" if can.disk_image else "host")
     return Ground(probe.backend, can, image, defaults, settings.internet and can.network)
+
+
+def reach_of(settings: SandboxSettings) -> Reach:
+    """How far images and files of builds are fetched from for tenants: not from other machines of the operator's network."""
+    if settings.private_destinations:
+        return Reach()
+    own = Reference.parse(settings.image or "")
+    return Reach.public(() if own is None else (own.registry,))
 
 
 def _chosen(probes: list[Probe], isolation: str) -> Probe:
