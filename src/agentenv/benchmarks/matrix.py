@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from time import perf_counter
 
 from agentenv.benchmarks.density import marginal, used_bytes
@@ -18,14 +19,18 @@ from agentenv.errors import AgentEnvError, BackendUnavailable, NotFound
 from agentenv.images import default_image
 from agentenv.isolation import Probe, probe_all
 from agentenv.isolation.contract import Timeouts
+from agentenv.monitoring.logs import logger
 from agentenv.sandbox import Sandbox
 
 WORK = {
     "cpu": "i=0; while [ $i -lt 1000000 ]; do i=$((i + 1)); done",
     "files": "i=0; while [ $i -lt 2000 ]; do echo $i > file; read x < file; i=$((i + 1)); done",
     "forks": "i=0; while [ $i -lt 200 ]; do /bin/true; i=$((i + 1)); done",
+    "syscalls": "dd if=/dev/zero of=/dev/null bs=1 count=100000 2>/dev/null",
 }
-"""What is slowed down: pure computing; opening, writing, reading and closing small files; starting programs."""
+"""What is slowed down: pure computing; opening, writing, reading and closing small files; starting programs; reading and writing a byte."""
+
+_log = logger(__name__)
 
 UPPER_MB = 20
 CHILDREN = 4
@@ -39,6 +44,7 @@ class Contender:
 
     def __init__(self, probe: Probe, stack: ExitStack) -> None:
         self.name = probe.backend
+        self.machine = f"{machine()}, {probe.version}"
         self.image = default_image(disk=probe.capabilities.disk_image)
         self.parent = stack.enter_context(self.create())
         line = f"mkdir -p /data && cd /data && for i in $(seq {UPPER_MB}); do head -c 1000000 /dev/urandom > $i; done"
@@ -87,25 +93,40 @@ def run(scale: Scale) -> Iterator[Row]:
 
 def pivot(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """The rows as a table: its header, and a line for each measure with a cell for each backend."""
-    backends = list(dict.fromkeys(row.name.partition("/")[2] for row in rows))
+    backends = {row.name.partition("/")[2]: row.machine.endswith(_EMULATED) for row in rows}
     measures = list(dict.fromkeys(row.name.partition("/")[0] for row in rows))
     found = {row.name: row for row in rows}
-    lines = [[_TITLES[measure], *(_cell(found.get(f"{measure}/{backend}")) for backend in backends)] for measure in measures]
-    return ["", *backends], lines
+    lines = [[TITLES[measure], *(_cell(found.get(f"{measure}/{backend}")) for backend in backends)] for measure in measures]
+    return ["", *(f"{name}, emulated" if emulated else name for name, emulated in backends.items())], lines
 
 
-_TITLES = {
+def markdown(rows: Sequence[Row]) -> str:
+    """The table with its day and its machine, as it stands in docs/backends.md."""
+    header, lines = pivot(rows)
+    today = datetime.now(UTC).date()
+    machine_told = ", ".join(rows[0].machine.split(", ")[:3])
+    table = [f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in (header, *lines)]
+    table.insert(1, "|---" * len(header) + "|")
+    return f"{today.day} {today:%B %Y}, {machine_told}:\n\n" + "\n".join(table) + "\n"
+
+
+_EMULATED = "(tcg)"
+"""How the version of a QEMU ends whose guests no processor runs."""
+
+TITLES = {
     "start": "start, to the end of the first command",
     "exec": "one command",
-    "fork": f"fork, each of {CHILDREN} children",
+    "fork": f"fork, each of {CHILDREN} children (with memory where there is that)",
     "pause": "pause",
     "resume": "resume",
     "cpu": "computing",
     "files": "small files",
     "forks": "starting programs",
+    "syscalls": "system calls",
     "memory": "memory of one more sandbox",
-    "fork-memory": "memory of one more child",
+    "fork-memory": "memory of one more child of a fork",
 }
+"""What each measure is called in the table."""
 
 
 def _cell(row: Row | None) -> str:
@@ -113,16 +134,20 @@ def _cell(row: Row | None) -> str:
         return ""
     if row.name.partition("/")[0] in WORK:
         return f"{row.ratio:.2f}x"
-    return f"{row.value:.3g} {row.unit}" if row.value < 1000 else f"{row.value:.0f} {row.unit}"
+    if row.unit == "ms" and row.value >= 1000:
+        return f"{row.value / 1000:.3g} s"
+    return f"{row.value:.3g} {row.unit}"
 
 
 def _contenders(stack: ExitStack) -> Iterator[Contender]:
     for probe in probe_all():
-        if probe.usable:
-            try:
-                yield Contender(probe, stack)
-            except NotFound:
-                continue  # a virtual machine whose image nobody has built
+        if not probe.usable:
+            _log.warning("bench.left_out", backend=probe.backend, reason=probe.reason, remedy=probe.remedy)
+            continue
+        try:
+            yield Contender(probe, stack)
+        except NotFound as error:  # a virtual machine whose image nobody has built
+            _log.warning("bench.left_out", backend=probe.backend, reason=error.message, remedy=error.remedy)
 
 
 def _start(one: Contender) -> None:
@@ -208,5 +233,5 @@ def _row(measure: str, one: Contender, reference: str, theirs: Sequence[float]) 
         ratio=ratio,
         target=None,
         met=None,
-        machine=machine(),
+        machine=one.machine,
     )

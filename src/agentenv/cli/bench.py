@@ -48,7 +48,7 @@ def bench(
     if not as_json:
         print_matrix(rows) if names == ["matrix"] else print_table(rows)
     if output:
-        write(rows, output)
+        write(rows, output, matrix=names == ["matrix"])
         if not as_json:
             console().print(f"Results lie in {output}/ (results.jsonl, table.md, plot.png).")
 
@@ -99,12 +99,14 @@ def print_matrix(rows: Sequence[Row]) -> None:
     console().print(table)
 
 
-def write(rows: Sequence[Row], folder: Path) -> None:
-    """Writes the rows as JSON lines, as a Markdown table and as a picture."""
+def write(rows: Sequence[Row], folder: Path, *, matrix: bool) -> None:
+    """Writes the rows as JSON lines, as a Markdown table (the matrix, where it is all that was measured) and as a picture."""
+    from agentenv.benchmarks.matrix import markdown
     from agentenv.benchmarks.plot import draw
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.jsonl").write_text("".join(json.dumps(row.as_dict()) + "\n" for row in rows))
     header = f"| {' | '.join(CELLS)} |\n|{'---|' * len(CELLS)}\n"
-    (folder / "table.md").write_text(header + "".join(f"| {' | '.join(cells(row))} |\n" for row in rows))
+    table = header + "".join(f"| {' | '.join(cells(row))} |\n" for row in rows)
+    (folder / "table.md").write_text(markdown(rows) if matrix else table)
     draw(rows, folder / "plot.png")
