@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from e2b import Sandbox
@@ -81,29 +84,67 @@ def test_a_mistake_is_found_before_anything_is_sent(server: RunningServer, tmp_p
         assert client.get("/templates/aliases/remote-never").status_code == 404
 
 
-def test_e2bs_code_interpreter_drives_the_recipe(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def interpreter(server: RunningServer) -> Iterator[Any]:
+    """The class of E2B's client for the code interpreter, whose template is built."""
     pytest.importorskip("ipykernel", reason="the recipe would fetch ipykernel from PyPI")
-    interpreter = pytest.importorskip("e2b_code_interpreter")
-    for name, value in variables(server).items():
-        monkeypatch.setenv(name, value)
+    client = pytest.importorskip("e2b_code_interpreter")
     recipe = recipes.find("code-interpreter")
     build(server, recipe.directory, "code-interpreter-v1", start=recipe.startup.command, ready=recipe.startup.ready)
-    with interpreter.Sandbox.create(timeout=120) as sandbox:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables(server).items():
+            patch.setenv(name, value)
+        yield client.Sandbox
+
+
+@pytest.mark.timeout(300)
+def test_e2bs_code_interpreter_drives_the_recipe(interpreter: Any) -> None:
+    with interpreter.create(timeout=120) as sandbox:
         sandbox.run_code("x = 20")
-        answer = sandbox.run_code("import sys\nprint('out')\nprint('err', file=sys.stderr)\nx + 22")
+        answer = sandbox.run_code("import sys\nprint('out', flush=True)\nprint('err', file=sys.stderr)\nx + 22")
         assert (answer.text, answer.logs.stdout, answer.logs.stderr, answer.error) == ("42", ["out\n"], ["err\n"], None)
         assert answer.execution_count == 2
         assert sandbox.run_code("'a text'").text == "a text"
         failed = sandbox.run_code("1 / 0")
         assert (failed.error.name, failed.error.value) == ("ZeroDivisionError", "division by zero")
         assert "ZeroDivisionError" in failed.error.traceback
-        shown = sandbox.run_code("from IPython.display import HTML, display\ndisplay(HTML('<b>x</b>'))\nNone")
-        assert (shown.results[0].html, shown.results[0].is_main_result) == ("<b>x</b>", False)
         assert sandbox.run_code("import os; os.environ['ONE_TIME']", envs={"ONE_TIME": "yes"}).text == "yes"
         assert sandbox.run_code("os.environ.get('ONE_TIME', 'gone')").text == "gone"
         seen: list[str] = []
         sandbox.run_code("for n in range(3): print(n, flush=True)", on_stdout=lambda message: seen.append(message.line))
         assert "".join(seen) == "0\n1\n2\n"
+        with pytest.raises(Exception, match="no kernel for 'cobol'"):
+            sandbox.run_code("x", language="cobol")
+        with pytest.raises(Exception, match=r"[Tt]imeout|timed out"):
+            sandbox.run_code("import time; time.sleep(60)", timeout=0.5)
+        assert sandbox.run_code("x").text == "20", "the kernel was interrupted, and lives on"
+        _shows_what_is_in_frames_and_figures(sandbox)
+
+
+def _shows_what_is_in_frames_and_figures(sandbox: Any) -> None:
+    told: list[Any] = []
+    code = """
+        from IPython.display import HTML, display
+        display(HTML('<b>x</b>'))
+        import matplotlib.pyplot as plt
+        plt.plot([1, 2], [3, 4], label='a line')
+        plt.show()
+        import pandas
+        pandas.DataFrame({'a': [1, 2]})
+    """
+    sandbox.run_code(textwrap.dedent(code), on_result=told.append)
+    html, figure, frame = told
+    assert (html.html, html.is_main_result) == ("<b>x</b>", False)
+    assert figure.png
+    assert (figure.chart.type, figure.chart.elements[0].points) == ("line", [(1.0, 3.0), (2.0, 4.0)])
+    assert (frame.data, frame.is_main_result) == ({"a": [1, 2]}, True)
+    assert "<table" in frame.html
+
+
+@pytest.mark.soak
+def test_contexts_and_languages_of_the_code_interpreter(interpreter: Any) -> None:
+    with interpreter.create(timeout=120) as sandbox:
+        sandbox.run_code("x = 1")
         sandbox.files.make_dir("/home/user/own")
         context = sandbox.create_code_context(cwd="/home/user/own")
         assert sandbox.run_code("import os; os.getcwd()", context=context).text == "/home/user/own"
@@ -114,9 +155,6 @@ def test_e2bs_code_interpreter_drives_the_recipe(server: RunningServer, monkeypa
         assert sandbox.run_code("kept", context=context).error.name == "NameError"
         sandbox.remove_code_context(context)
         assert context.id not in {one.id for one in sandbox.list_code_contexts()}
+        with pytest.raises(Exception, match="not found"):
+            sandbox.restart_code_context(context)
         assert sandbox.run_code("echo $((6 * 7))", language="bash").logs.stdout == ["42\n"]
-        with pytest.raises(Exception, match="no kernel for 'cobol'"):
-            sandbox.run_code("x", language="cobol")
-        with pytest.raises(Exception, match=r"[Tt]imeout|timed out"):
-            sandbox.run_code("import time; time.sleep(60)", timeout=1)
-        assert sandbox.run_code("x").text == "20", "the kernel was interrupted, and lives on"

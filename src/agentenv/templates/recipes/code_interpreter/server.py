@@ -35,10 +35,13 @@ POLL = 0.2
 KERNELS = {"python": "python3", "bash": "python3"}
 """The kernel of each language; bash is run by the Python kernel, each time by a fresh shell."""
 
+DISPLAY = f"__import__('sys').path.append({str(Path(__file__).parent / 'kernel')!r}); __import__('agentenv_kernel').install(get_ipython())"
+"""What each kernel runs first, so that it tells of data frames and figures what is in them; it leaves no name behind."""
+
 FORMATS = {
     "text/plain": "text", "text/html": "html", "text/markdown": "markdown", "image/svg+xml": "svg", "image/png": "png",
     "image/jpeg": "jpeg", "application/pdf": "pdf", "text/latex": "latex", "application/json": "json",
-    "application/javascript": "javascript",
+    "application/javascript": "javascript", "application/vnd.agentenv.data+json": "data", "application/vnd.agentenv.chart+json": "chart",
 }  # fmt: skip
 
 
@@ -122,14 +125,14 @@ class Contexts:
 
     def _start(self, language: str, cwd: str | None) -> Context:
         if language not in KERNELS:
-            raise Refused(400, f"There is no kernel for {language!r}; there are {', '.join(KERNELS)}")
+            raise Refused(501, f"There is no kernel for {language!r}; there are {', '.join(KERNELS)}")
         directory = Path(cwd or Path.home())
         if not directory.is_dir():
             raise Refused(400, f"{directory} is no directory")
         identifier = str(uuid.uuid4())
         # A relative path would be the kernel's own, whose directory is another.
         manager = KernelManager(kernel_name=KERNELS[language], transport="ipc", ip=f"{tempfile.gettempdir()}/kernel-{identifier}")
-        manager.start_kernel(cwd=str(directory), extra_arguments=["--HistoryManager.enabled=False"])
+        manager.start_kernel(cwd=str(directory), extra_arguments=["--HistoryManager.enabled=False", f"--IPKernelApp.exec_lines={DISPLAY}"])
         context = Context(identifier, language, str(directory), manager)
         self._known[context.id] = context
         return context
