@@ -17,7 +17,7 @@ from tests.server.dashboard.browser import Browser, browser
 from agentenv.monitoring import RunWriter
 from agentenv.server.settings import load_settings
 
-COLOURS = 160
+COLOURS = 256
 PHONE = (360, 740)
 
 

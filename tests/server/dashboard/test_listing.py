@@ -9,20 +9,23 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.server.dashboard.test_lineage import BASE
 
+from agentenv.isolation.contract import Resources
 from agentenv.server.dashboard.listing import PAGE_SIZE, Query, Shown, SortBy, page_of, turned
-from agentenv.server.fleet import Fleet, State
+from agentenv.server.fleet import Fleet, Lifecycle, NetworkRules, State
 from agentenv.server.fleet.archive import Sample
+from agentenv.server.fleet.records import Facts
+from agentenv.server.fleet.resident import Resident
 
-VIEWS = [
-    replace(
-        BASE,
-        id=f"{number:08x}",
+FACTS = Facts("t", "b", None, "", "", 300.0, Lifecycle(), NetworkRules(), Resources(), {}, {}, "user", None)
+THERE = [
+    Resident(
+        f"{number:08x}",
+        "t",
+        replace(FACTS, alias="base" if number % 2 else "chess", metadata=MappingProxyType({"lane": str(number)})),
+        "localhost",
         started=float(number),
         state=State.PAUSED if number % 4 == 0 else State.RUNNING,
-        alias="base" if number % 2 else "chess",
-        metadata=MappingProxyType({"lane": str(number)}),
     )
     for number in range(1000, 0, -1)
 ]
@@ -33,7 +36,7 @@ def latest(identifier: str) -> Sample | None:
     return None if number % 10 == 0 else Sample(0.0, number / 1000, number << 10, 0, number)
 
 
-FLEET = cast(Fleet, SimpleNamespace(all=lambda tenant: list(VIEWS), gauges=SimpleNamespace(latest=latest)))
+FLEET = cast(Fleet, SimpleNamespace(residents=lambda tenant: list(THERE), gauges=SimpleNamespace(latest=latest)))
 
 
 def look(**wanted: Any) -> Any:
@@ -42,7 +45,7 @@ def look(**wanted: Any) -> Any:
 
 def test_the_first_page_has_the_latest_and_says_how_many_there_are() -> None:
     page = look()
-    assert [row["id"] for row in page.rows] == [view.id for view in VIEWS[:PAGE_SIZE]]
+    assert [row["id"] for row in page.rows] == [one.id for one in THERE[:PAGE_SIZE]]
     assert (page.first, page.last, page.matching, page.total) == (1, PAGE_SIZE, 1000, 1000)
     assert (page.running, page.paused, page.has_more) == (750, 250, True)
 

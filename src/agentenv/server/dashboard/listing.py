@@ -9,6 +9,7 @@ from typing import Any, Literal
 from agentenv.server.access import Tenant
 from agentenv.server.dashboard.rendering import EMPTY, clock, short, size
 from agentenv.server.fleet import Fleet, SandboxView
+from agentenv.server.fleet.resident import Resident
 
 PAGE_SIZE = 25
 SortBy = Literal["id", "template", "state", "cpu", "memory", "processes", "started", "ends"]
@@ -46,15 +47,16 @@ class Page:
 
 def page_of(fleet: Fleet, tenant: Tenant, query: Query) -> Page:
     """What `query` asks for. A page beyond the end is the last one."""
-    views = fleet.all(tenant)
-    running = sum(view.state.shown == "running" for view in views)
-    found = [view for view in views if query.state in ("all", view.state.shown) and _contains(view, query.text.strip().lower())]
+    # Of a thousand only those that are shown are looked at closely.
+    there, text = fleet.residents(tenant), query.text.strip().lower()
+    running = sum(one.state.shown == "running" for one in there)
+    found = [one for one in there if query.state in ("all", one.state.shown) and (not text or _contains(one, text))]
     if (query.sort, query.descending) != ("started", True):  # The fleet gives them so.
         found.sort(key=_order(fleet, query.sort), reverse=query.descending)
     start = min(query.page, max(len(found) - 1, 0) // PAGE_SIZE) * PAGE_SIZE
     part = found[start : start + PAGE_SIZE]
-    rows = tuple(_row(fleet, view) for view in part)
-    return Page(rows, start + 1 if part else 0, start + len(part), len(found), len(views), running, len(views) - running)
+    rows = tuple(_row(fleet, one.view()) for one in part)
+    return Page(rows, start + 1 if part else 0, start + len(part), len(found), len(there), running, len(there) - running)
 
 
 def turned(query: Query, by: int, page: Page) -> Query:
@@ -62,31 +64,31 @@ def turned(query: Query, by: int, page: Page) -> Query:
     return replace(query, page=max((page.first - 1) // PAGE_SIZE + by, 0))
 
 
-def _contains(view: SandboxView, text: str) -> bool:
-    return not text or any(text in part for part in _texts(view))
+def _contains(one: Resident, text: str) -> bool:
+    return any(text in part for part in _texts(one))
 
 
-def _texts(view: SandboxView) -> Iterable[str]:
-    yield view.id
-    yield (view.alias or view.template).lower()
-    for key, value in view.metadata.items():
+def _texts(one: Resident) -> Iterable[str]:
+    yield one.id
+    yield (one.facts.alias or one.facts.template).lower()
+    for key, value in one.facts.metadata.items():
         yield f"{key}={value}".lower()
 
 
-def _order(fleet: Fleet, sort: SortBy) -> Callable[[SandboxView], tuple[Any, ...]]:
-    def measured(view: SandboxView) -> float:
-        sample = fleet.gauges.latest(view.id)
-        return -1.0 if sample is None or view.state.shown == "paused" else getattr(sample, sort)
+def _order(fleet: Fleet, sort: SortBy) -> Callable[[Resident], tuple[Any, ...]]:
+    def measured(one: Resident) -> float:
+        sample = fleet.gauges.latest(one.id)
+        return -1.0 if sample is None or one.state.shown == "paused" else getattr(sample, sort)
 
-    keys: dict[SortBy, Callable[[SandboxView], Any]] = {
-        "id": lambda view: view.id,
-        "template": lambda view: view.alias or view.template,
-        "state": lambda view: view.state.shown,
-        "started": lambda view: view.started,
-        "ends": lambda view: view.end or float("inf"),
+    keys: dict[SortBy, Callable[[Resident], Any]] = {
+        "id": lambda one: one.id,
+        "template": lambda one: one.facts.alias or one.facts.template,
+        "state": lambda one: one.state.shown,
+        "started": lambda one: one.started,
+        "ends": lambda one: one.deadline or float("inf"),
     }
     key = keys.get(sort, measured)
-    return lambda view: (key(view), view.id)
+    return lambda one: (key(one), one.id)
 
 
 def _row(fleet: Fleet, view: SandboxView) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,8 @@ from agentenv.server.control.wire import machine_memory
 from agentenv.server.services import Services
 
 PRESSURE = Path("/proc/pressure")
+MUCH, NEARLY_ALL = 0.75, 0.9
+"""Parts of a limit from which on what is taken stands out."""
 _SOME = re.compile(r"some avg10=([\d.]+)")
 
 
@@ -34,34 +35,31 @@ class Share:
         """0 to 1."""
         return None if not self.limit else min(self.taken / self.limit, 1.0)
 
-
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """The state of the whole server: `pressure` in per cent of the last ten seconds in which something waited."""
-
-    shares: tuple[Share, ...]
-    pressure: Mapping[str, float]
-    counts: Mapping[str, int]
-    backend: str
-    started: int
-    failed: int
+    @property
+    def level(self) -> str:
+        """How close to its limit it is, as a class of the style sheet."""
+        part = self.part or 0.0
+        return "bad" if part >= NEARLY_ALL else "warn" if part >= MUCH else ""
 
 
-async def capacity(services: Services) -> Capacity:
-    """What there is at this moment."""
+async def capacity(services: Services) -> tuple[Share, ...]:
+    """What the whole server has at this moment."""
     fleet, limits = services.fleet, services.settings.capacity
     given, counts = fleet.given(), fleet.count()
     disk = await asyncio.to_thread(shutil.disk_usage, services.home)
     total = machine_memory()
-    shares = (
+    return (
         Share("sandboxes running", given.sandboxes, limits.sandboxes, "count"),
         Share("cores given", given.cpu, None, "cores"),
         Share("memory in use", total - available_memory(), total, "size"),
         Share("memory given", given.memory, None, "size"),
         Share("disk in use", disk.used, disk.total, "size"),
         Share("processor load", os.getloadavg()[0], os.cpu_count(), "cores"),
+        *(Share(f"{name} pressure", value, 100.0, "percent") for name, value in pressure().items()),
+        Share("starting and waiting", counts["starting"] + counts["waiting"], None, "count"),
+        Share("kept ready in pools", counts["pooled"], None, "count"),
+        Share("starts that failed", fleet.telemetry.failed, fleet.telemetry.started + fleet.telemetry.failed, "count"),
     )
-    return Capacity(shares, pressure(), counts, services.ground.backend, fleet.telemetry.started, fleet.telemetry.failed)
 
 
 def quotas(services: Services, tenant: Tenant) -> tuple[Share, ...]:

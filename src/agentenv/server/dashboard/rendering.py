@@ -81,7 +81,9 @@ def short(identifier: str) -> str:
 
 
 def number(value: object) -> str:
-    """A number with four digits that count; anything else as text."""
+    """A number with four digits that count, or as many as it has before the point; anything else as text."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return EMPTY if value is None else str(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.0f}" if 10_000 <= abs(value) < 1e12 else f"{value:,.4g}"

@@ -288,11 +288,7 @@ class Fleet:
 
     def known(self, sandbox_id: str) -> bool:
         """Whether there is a sandbox with that id, running or paused."""
-        try:
-            self._register.get(sandbox_id)
-        except NotFound:
-            return False
-        return True
+        return sandbox_id in self._register
 
     def machine(self, sandbox_id: str) -> NodeSandbox | None:
         """The node's side of the machine that a sandbox has now; None while it has none. Raises `NotFound`."""

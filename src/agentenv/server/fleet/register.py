@@ -53,12 +53,15 @@ class Register:
     def __len__(self) -> int:
         return len(self._residents)
 
+    def __contains__(self, identifier: str) -> bool:
+        found = self._residents.get(identifier.lower())
+        return found is not None and found.state is not State.CREATING
+
     def get(self, identifier: str) -> Resident:
         """The sandbox with that id, whoever's it is. Raises `NotFound`, also for one whose creation is not complete."""
-        found = self._residents.get(identifier.lower())
-        if found is None or found.state is State.CREATING:
+        if identifier not in self:
             raise NotFound(f"there is no sandbox {identifier!r}.")
-        return found
+        return self._residents[identifier.lower()]
 
     def owned(self, tenant: str, identifier: str) -> Resident:
         """The same, of a tenant's own: another's does not exist for it."""

@@ -49,7 +49,7 @@ function extendChart(id, lines, keep) {
   const chart = getElement(id)?.chart;
   if (!chart) return;
   const series = chart.getOption().series;
-  chart.setOption({ series: lines.map((points, i) => ({ data: series[i].data.concat(points).slice(-keep) })) });
+  chart.setOption({ series: lines.map((points, i) => ({ showSymbol: false, data: series[i].data.concat(points).slice(-keep) })) });
 }
 function axisLabel(unit) {
   const sizes = (value) => {

@@ -39,7 +39,7 @@ async def keys(request: Request) -> None:
             Fragment("facts.html", facts=facts)
         with ui.element("section").classes("card"):
             ui.html("<h2>What you have and may have</h2>", sanitize=False)
-            Fragment("capacity.html", shares=machine.quotas(viewer.services, principal.tenant), pressure={})
+            Fragment("capacity.html", shares=machine.quotas(viewer.services, principal.tenant))
         if principal.role is Role.ADMIN:
             KeyTable(viewer, principal.tenant)
         if principal.operates:

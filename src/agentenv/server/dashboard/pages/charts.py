@@ -29,6 +29,8 @@ class Chart:
         """The points so far, while the page is made."""
         for series, points in zip(self.element.options["series"], lines, strict=True):
             series["data"] = [list(point) for point in points]
+            # One point alone makes no line to be seen.
+            series["showSymbol"] = len(points) == 1
         self._sent = [len(points) for points in lines]
 
     def extend(self, lines: Sequence[Sequence[Point]], *, keep: int) -> None:
@@ -79,7 +81,7 @@ class UsageCharts:
         self._keep = keep
         self._latest = samples[-1].time if samples else 0.0
         self._charts: list[tuple[str, Chart]] = []
-        with ui.element("div").classes("grid"):
+        with ui.element("div").classes("grid four"):
             for title, field, unit in self.FIELDS:
                 with ui.element("section").classes("card"):
                     ui.html(f"<h3>{title}</h3>", sanitize=False)

@@ -32,7 +32,7 @@ COLUMNS = (
     ("ends", "Ends", "right"),
     ("metadata", "Metadata", "left"),
 )
-NOT_ON_PHONES = frozenset({"processes", "ends", "metadata", "template"})
+NOT_ON_PHONES = frozenset({"cpu", "processes", "started", "ends", "metadata", "template"})
 
 EMPTY = '<p class="empty">There is no sandbox. <code>agentenv create --server URL</code> starts one.</p>'
 NO_MATCH = '<p class="empty">No sandbox fits this search.</p>'
@@ -55,10 +55,9 @@ async def overview(request: Request) -> None:
 
 async def _server(viewer: Viewer) -> None:
     async def show() -> dict[str, object]:
-        now = await machine.capacity(viewer.services)
-        return {"shares": now.shares, "pressure": now.pressure}
+        return {"shares": await machine.capacity(viewer.services)}
 
-    with _card("This server"):
+    with _card(f"This server ({viewer.services.ground.backend})"):
         fragment = Fragment("capacity.html", **await show())
 
     async def update() -> None:
@@ -69,7 +68,7 @@ async def _server(viewer: Viewer) -> None:
 
 def _tenant(viewer: Viewer) -> None:
     def values() -> dict[str, object]:
-        return {"shares": machine.quotas(viewer.services, viewer.tenant), "pressure": {}}
+        return {"shares": machine.quotas(viewer.services, viewer.tenant)}
 
     _block("What you have", "capacity.html", values)
 

@@ -160,9 +160,10 @@ def _configuration(run: RunDirectory) -> Mapping[str, Any]:
 
 
 def _figures(told: Mapping[str, Any]) -> list[tuple[str, str]]:
-    progress = f" ({100 * told['progress']:.0f} %)" if told["progress"] is not None else ""
+    progress = [("done", f"{100 * told['progress']:.0f} %")] if told["progress"] is not None else []
     return [
-        ("steps", number(told["step"]) + progress),
+        ("steps", number(told["step"])),
+        *progress,
         ("episodes", number(told["episodes"])),
         ("mean return", number(told["return_mean"])),
         ("loss", number(told["loss"])),
