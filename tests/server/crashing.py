@@ -1,7 +1,4 @@
-"""`agentenv serve` that kills itself (SIGKILL) at one exact point: run as a script with `MODULE:CLASS.METHOD WHEN NTH ARMED`.
-
-The process dies `before` or `after` the NTH call of that method that is made while the file ARMED exists.
-"""
+"""`agentenv serve` in a process that is forked with everything loaded, and that may kill itself (SIGKILL) at one exact point."""
 
 from __future__ import annotations
 
@@ -9,10 +6,27 @@ import functools
 import importlib
 import os
 import signal
-import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+Death = tuple[str, str, int, Path]
+"""`MODULE:CLASS.METHOD`, `before` or `after`, which call of it, and the file that has to exist for a call to count."""
+
+LOADED = ["agentenv.cli.main", "agentenv.cli.serve", "agentenv.server.serve", "agentenv.server.app", "uvicorn", "aiosqlite"]
+"""What all servers have loaded when they are forked: to load it takes longer than all that they do in a test."""
+
+
+def serve(environment: Mapping[str, str], told: Connection, death: Death | None) -> None:
+    """Runs `agentenv serve --json`; what that prints goes to `told`."""
+    os.environ.update(environment)
+    os.dup2(told.fileno(), 1)
+    if death is not None:
+        die_at(*death)
+    from agentenv.cli.main import app
+
+    app(["serve", "--port", "0", "--json"], prog_name="agentenv")
 
 
 def die_at(target: str, when: str, nth: int, armed: Path) -> None:
@@ -37,11 +51,3 @@ def die_at(target: str, when: str, nth: int, armed: Path) -> None:
         return result
 
     setattr(owner, method, mortal)
-
-
-if __name__ == "__main__":
-    target, when, nth, armed = sys.argv[1:5]
-    die_at(target, when, int(nth), Path(armed))
-    from agentenv.cli.main import app
-
-    app(["serve", "--port", "0", "--json"], prog_name="agentenv")

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
+import multiprocessing
 import random
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import httpx
 import pytest
 from tests.conditions import more_in_soak, needs_namespaces
+from tests.server.crashing import LOADED, Death, serve
 
 pytestmark = [needs_namespaces, pytest.mark.timeout(600)]
 
 KEY = "a-key-of-the-crash-tests"
-CRASHING = Path(__file__).with_name("crashing.py")
 ENVD_PORT = "49983"
 
 REGISTER = "agentenv.server.fleet.register:Register"
@@ -35,7 +34,7 @@ STORED = "agentenv.server.fleet.stored:Stored"
 class Server:
     """A server as a process of its own, over HTTP."""
 
-    process: subprocess.Popen[str]
+    process: BaseProcess
     http: httpx.Client
 
     def create(self, **fields: object) -> str:
@@ -71,24 +70,25 @@ FILE = {"path": "/root/file", "username": "root"}
 
 
 @contextmanager
-def serving(home: Path, *crash: object, policy: str = "lifecycle") -> Iterator[Server]:
+def serving(home: Path, death: Death | None = None, *, policy: str = "lifecycle") -> Iterator[Server]:
     """A server in `home`, with a point of death if one is named; killed at the end of the block."""
-    words = [CRASHING, *crash] if crash else ["-m", "agentenv.cli.main", "serve", "--port", "0", "--json"]
-    process = subprocess.Popen(
-        [sys.executable, *map(str, words)],
-        env={**os.environ, "AGENTENV_HOME": str(home), "AGENTENV_API_KEY": KEY, "AGENTENV_CRASH_POLICY": policy},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(LOADED)
+    heard, told = context.Pipe(duplex=False)
+    environment = {"AGENTENV_HOME": str(home), "AGENTENV_API_KEY": KEY, "AGENTENV_CRASH_POLICY": policy}
+    process = context.Process(target=serve, args=(environment, told, death))
+    process.start()
+    told.close()
     try:
-        url = json.loads(process.stdout.readline())["url"]
+        with open(heard.fileno(), closefd=False) as lines:
+            url = json.loads(lines.readline())["url"]
         with httpx.Client(base_url=url, headers={"X-API-Key": KEY}, timeout=60) as http:
             yield Server(process, http)
     finally:
         process.kill()
-        process.wait(60)
-        process.stdout.close()
+        process.join(60)
+        process.close()
+        heard.close()
 
 
 def machines(home: Path) -> list[str]:
@@ -170,7 +170,8 @@ def act(server: Server, operation: str, sandbox: str) -> None:
     method, url, body = requests[operation]
     with pytest.raises(httpx.TransportError):
         server.http.request(method, url, json=body)
-    assert server.process.wait(60) == -signal.SIGKILL
+    server.process.join(60)
+    assert server.process.exitcode == -signal.SIGKILL
 
 
 def in_short(case: tuple[Point, str]) -> bool:
@@ -182,7 +183,7 @@ def in_short(case: tuple[Point, str]) -> bool:
 )
 def test_killed_at_any_stage_nothing_is_lost_and_nothing_left(server_home: Path, tmp_path: Path, point: Point, policy: str) -> None:
     home, armed = server_home.parent / "crash", tmp_path / "armed"
-    with serving(home, point.target, point.when, point.nth, armed, policy=policy) as first:
+    with serving(home, (point.target, point.when, point.nth, armed), policy=policy) as first:
         bystander, victim = first.create(), first.create()
         for sandbox in (bystander, victim):
             first.write(sandbox, f"of {sandbox}")
