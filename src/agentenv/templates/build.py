@@ -29,7 +29,7 @@ from agentenv.templates.plan import Copy, DeclareArg, Note, Plan, Run, SetEnv, S
 from agentenv.templates.selection import fixed_prefix
 from agentenv.templates.stages import image_reference, needed_stages, stage_called, target_stage
 from agentenv.templates.state import SHELL, State
-from agentenv.templates.steps import Prepared, Workshop, key_of, prepare_copy, prepare_run, prepare_user, prepare_workdir
+from agentenv.templates.steps import Prepared, Workshop, is_remote, key_of, prepare_copy, prepare_run, prepare_user, prepare_workdir
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,8 @@ class Builder:
     async def _source(self, step: Copy, state: State, held: ExitStack) -> tuple[Path, Ignored]:
         """The directory that a step copies from: the build's, an archive's, or what another stage or image has at those paths."""
         if step.source is None:
-            if not step.sources:
+            words = [state.expand(word, self._plan.escape, verbatim=step.verbatim) for word in step.sources]
+            if all(step.add and is_remote(word) for word in words):
                 return Path("/nonexistent"), Ignored()
             return await asyncio.to_thread(held.enter_context, self._material.tree(step.archive, self._node.scratch))
         stage = stage_called(self._plan, step.source)

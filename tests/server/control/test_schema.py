@@ -19,7 +19,7 @@ FEW, MANY = 1, 60
 
 def drive(server: RunningServer, examples: int, mode: GenerationMode = GenerationMode.POSITIVE) -> int:
     """Sends requests to every operation of the server's document; returns to how many operations."""
-    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json", timeout=60)
     headers = {"X-API-Key": server.key}
     settings = hypothesis.settings(
         max_examples=examples, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
