@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections import Counter
 
@@ -14,6 +15,8 @@ settings.load_profile("unhurried")
 
 
 def pytest_configure() -> None:
+    # Tests start hundreds of processes, each of which would compile all modules anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # Whoever runs the tests in the background may have these ignored, and every child would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGQUIT, signal.SIGHUP):

@@ -32,7 +32,7 @@ def started(server: RunningServer, key: str) -> str:
 
 @pytest.mark.parametrize("path", PAGES)
 def test_nothing_is_shown_without_a_session(viewed: RunningServer, path: str) -> None:
-    answer = httpx.get(f"{viewed.url}/dashboard{path}")
+    answer = httpx.get(f"{viewed.url}/dashboard{path}", timeout=60)
     assert answer.status_code == 401
     asked_by_a_browser = httpx.get(f"{viewed.url}/dashboard{path}", headers=HTML)
     assert asked_by_a_browser.status_code == 303
