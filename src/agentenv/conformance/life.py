@@ -231,12 +231,13 @@ async def _killed_owner(subject: Subject) -> tuple[str, Path]:
 _OWNER = """
 import asyncio, json, sys
 from pathlib import Path
+from agentenv.conformance.subject import PATIENT
 from agentenv.node import Node
 from agentenv.sandbox import AsyncSandbox
 
 async def main(home, isolation, image, wishes):
     node = await Node.open(Path(home))
-    wanted = {"node": node, "isolation": isolation, "image": image}
+    wanted = {"node": node, "isolation": isolation, "image": image, "timeouts": PATIENT}
     sandboxes = [await AsyncSandbox.create(**wanted) for _ in range(2)]
     for sandbox in sandboxes:
         await sandbox.commands.run("sleep 1000", background=True)

@@ -75,7 +75,7 @@ def capabilities(qemu: Qemu, cgroups: CgroupTree) -> Capabilities:
     lost = [
         *(text for text in cgroups.lost if not text.startswith(("memory", "processes"))),
         "resize: memory and processors can be taken back and given again, but not beyond what a sandbox started with.",
-        "disk: what a sandbox removes goes on taking room on the host's disk until it ends, unless AGENTENV_BLANKS=off lets it boot itself.",
+        "disk: what a sandbox removes goes on taking room on the host's disk until it ends, unless AGENTENV_BLANKS=off lets it boot.",
         "memory: kills for want of memory are read from the guest's console, which a program in it may fill.",
     ]
     if qemu.accelerator == "tcg":
