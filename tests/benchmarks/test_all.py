@@ -26,6 +26,7 @@ SERVER_NAMES = {
     "api-upload",
     "api-download",
     "api-upload-http",
+    "api-upload-form",
     "api-download-http",
     "api-mass-create-p99",
     "api-mass-create-failures",

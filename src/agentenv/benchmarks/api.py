@@ -144,7 +144,18 @@ def run_many(scale: Scale) -> Iterator[Row]:
         )
     none = Target("value", "<=", 0.0)
     yield Row(
-        "api-mass-create-failures", failures, "", None, None, count, "none", None, None, str(none), none.met(failures, None), machine()
+        "api-mass-create-failures",
+        failures,
+        "failures",
+        None,
+        None,
+        count,
+        "none",
+        None,
+        None,
+        str(none),
+        none.met(failures, None),
+        machine(),
     )
 
 
