@@ -77,7 +77,10 @@ class ImageStore(KeptImages):
         """The image that `reference` means at its source now, also when an earlier one is here. Raises what `resolve` raises."""
         name = self._oci.canonical(reference)
         if name is None:
-            raise CapabilityError(f"{reference!r} cannot be pulled.", remedy="A registry's image is written REGISTRY/NAME:TAG.")
+            raise CapabilityError(
+                f"{reference!r} cannot be pulled.",
+                remedy="A registry's image is written REGISTRY/NAME:TAG, or REGISTRY/NAME@sha256: and 64 hexadecimal digits.",
+            )
         return self._within_quota(self._oci.pull(name, progress))
 
     def pull_as(self, login: Credentials, reference: str, progress: Progress | None = None) -> RootFilesystem:
