@@ -103,7 +103,8 @@ def _matches(root: Path, source: str, ignored: Ignored) -> list[str]:
     kept = [name for name in found if not ignored.matches(name) or ((root / name).is_dir() and ignored.may_take_back_below(name))]
     if not kept:
         why = "it is left out by .dockerignore" if found else "there is no such file or directory"
-        raise ConfigError(f"{source!r} cannot be copied: {why}", remedy="Paths are relative to the directory that is built, or to what --from names.")
+        remedy = "Paths are relative to the directory that is built, or to what --from names."
+        raise ConfigError(f"{source!r} cannot be copied: {why}", remedy=remedy)
     return sorted(kept)
 
 
