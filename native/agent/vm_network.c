@@ -11,7 +11,7 @@
 
 #include "vm.h"
 
-static const double INTERFACE_PATIENCE = 5.0; /* seconds for its driver to make it */
+static const double INTERFACE_PATIENCE = 30.0; /* seconds for its driver to make it */
 
 static struct ifreq request_for(const char *name) {
     struct ifreq request = {0};
