@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from pathlib import Path
 
@@ -128,3 +129,11 @@ def test_descriptors_are_closed_after_each_read(tmp_path: Path) -> None:
         assert files.read_number(f"{directory}/pids.current") == 3
         files.wait_for_counter(f"{directory}/pids.current", "x", 0, 0.0)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_group_that_goes_while_it_is_written_to_is_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def gone(*_: object) -> None:
+        raise OSError(errno.ENODEV, "No such device")
+
+    monkeypatch.setattr(files, "write", gone)
+    assert not files.write_if_present(str(tmp_path / "cgroup.kill"), "1")

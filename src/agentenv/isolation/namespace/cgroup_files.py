@@ -27,11 +27,11 @@ def write(path: str, value: str) -> None:
 
 
 def write_if_present(path: str, value: str) -> bool:
-    """Like `write`, but False where this kernel has no such file (an optional feature), or the feature is switched off."""
+    """Like `write`, but False where this kernel has no such file (an optional feature), it is switched off, or the group is gone."""
     try:
         write(path, value)
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.EOPNOTSUPP):
+        if error.errno in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
             return False
         raise
     return True
