@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import ssl
 import subprocess
 import sys
 import threading
@@ -137,23 +136,6 @@ def test_a_certificate_that_cannot_be_used_is_named(server_home: Path, tmp_path:
 
 def test_an_unknown_backend_is_named(server_home: Path) -> None:
     assert "'nothing'" in str(refusal(server_home, **{"sandboxes.isolation": "nothing"}))
-
-
-def test_https(start_server: StartServer, tmp_path: Path) -> None:
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    request = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
-    subprocess.run(
-        [*request.split(), "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
-        check=True,
-        capture_output=True,
-        timeout=60,
-    )
-    server = start_server({"tls.certificate": certificate, "tls.key": key})
-    assert server.url.startswith("https://")
-    trusted = ssl.create_default_context(cafile=str(certificate))
-    assert httpx.get(f"{server.url}/health", verify=trusted).status_code == 204
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{server.url}/health")
 
 
 @needs_postgres
