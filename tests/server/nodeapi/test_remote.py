@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -104,6 +105,19 @@ async def test_pause_snapshot_rollback_and_fork(node: RemoteNode, sandbox: Async
     await node.delete_snapshot("first")
     with pytest.raises(NotFound):
         await create(node, snapshot="first")
+
+
+async def test_a_pause_ends_no_lifetime_and_forks_have_one_too(server: RunningServer, node: RemoteNode) -> None:
+    sandbox = await create(node, lifetime=600.0)
+    await sandbox.pause()
+    await sandbox.resume()
+    (child,) = await sandbox.fork(1)
+    assert isinstance(child, AsyncSandbox)
+    for one in (sandbox, child):
+        end = server.fleet.owned(server.tenant, one.id).end
+        assert end is not None
+        assert 0 < end - time.time() <= 600
+        await one.kill()
 
 
 async def test_a_limit_explains_a_death_that_the_client_sees_as_a_broken_stream(node: RemoteNode) -> None:

@@ -38,13 +38,17 @@ class Target:
             raise InvalidState(f"sandbox {self.id} is paused.", remedy="Call `resume()` first.")
         return machine
 
+    def lifetime(self) -> float | None:
+        """The seconds that it was made for: as many as it has after a pause, and its forks have. Raises `NotFound`."""
+        return self.services.fleet.owned(self.tenant, self.id).timeout
+
 
 async def _pause(target: Target, _: Arguments) -> None:
     await target.services.fleet.pause(target.tenant, target.id)
 
 
 async def _resume(target: Target, _: Arguments) -> None:
-    await target.services.fleet.resume(target.tenant, target.id, None)
+    await target.services.fleet.resume(target.tenant, target.id, target.lifetime())
 
 
 async def _resize(target: Target, arguments: Arguments) -> None:
@@ -75,7 +79,7 @@ def _memory(arguments: Arguments) -> bool | None:
 
 
 async def _fork(target: Target, arguments: Arguments) -> list[Child]:
-    born = await target.services.fleet.fork(target.tenant, target.id, msgspec.convert(arguments["count"], int), None)
+    born = await target.services.fleet.fork(target.tenant, target.id, msgspec.convert(arguments["count"], int), target.lifetime())
     return [Child(fault=describe(one)) if isinstance(one, AgentEnvError) else Child(id=one.id) for one in born]
 
 
