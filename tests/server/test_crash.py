@@ -213,9 +213,13 @@ def test_killed_at_any_stage_nothing_is_lost_and_nothing_left(server_home: Path,
         for snapshot in second.snapshots():
             second.http.delete(f"/snapshots/{snapshot}").raise_for_status()
         second.http.post("/admin/gc").raise_for_status()
-        assert list((home / "snapshots" / "tree").glob("*.json")) == []
-        assert list((home / "snapshots" / "layers").glob("[ald]*")) == []
-        assert len(list((home / "owners").iterdir())) == 1
+    if policy == "keep":
+        # What lay below a salvaged snapshot could not go before it, and is too young then for anybody but the next start.
+        with serving(home):
+            pass
+    assert list((home / "snapshots" / "tree").glob("*.json")) == []
+    assert list((home / "snapshots" / "layers").glob("[ald]*")) == []
+    assert len(list((home / "owners").iterdir())) == 1
 
 
 def test_what_ran_outlives_a_crash_where_it_would_have_been_paused_at_its_end(server_home: Path) -> None:

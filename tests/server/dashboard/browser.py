@@ -55,6 +55,8 @@ class Browser:
         self.open("/")
         if self.find("header.bar, #key").tag_name == "input":
             self.sign_in(key)
+        # The browser complains of a font whose download is broken off by going elsewhere.
+        self.wait(lambda _: self.run("return document.fonts.status") == "loaded" or None, "the fonts")
 
     def find(self, selector: str, text: str | None = None) -> WebElement:
         """The element that a CSS selector names and that shows `text`, once there is one to be seen."""
