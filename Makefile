@@ -2,8 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# A process for each core, a file's tests in one of them. More than four would each load what few tests need.
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: run test lint bench soak clean native help
+.PHONY: run test coverage lint bench soak clean native help
 
 help: ## says what each target does
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -12,7 +14,10 @@ run: $(VENV)/.run native ## trains PPO on basic_rl_env in eight sandboxes, with 
 	$(BIN)/agentenv train examples/basic/config.yaml
 
 test: $(VENV)/.test native ## runs every test that this machine can run, and says which it cannot and why
-	$(BIN)/pytest --cov --cov-report=term:skip-covered $(ARGS)
+	$(BIN)/pytest $(PARALLEL) $(ARGS)
+
+coverage: $(VENV)/.test native ## the same, and which lines and branches of the source no test reached (takes twice as long)
+	$(BIN)/pytest $(PARALLEL) --cov --cov-report=term:skip-covered $(ARGS)
 
 lint: $(VENV)/.test ## ruff and mypy --strict
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,17 +25,18 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
-def stand_in(tmp_path: Path) -> Iterator[Callable[[], LocalSandbox]]:
-    """Makes stand-ins for sandboxes; all end with the test."""
+def stand_in() -> Iterator[Callable[[], LocalSandbox]]:
+    """Makes stand-ins for sandboxes; all end with the test. Their sockets lie in them, so the way there must be short (unix(7))."""
     made: list[LocalSandbox] = []
+    with tempfile.TemporaryDirectory(prefix="envs-") as directory:
 
-    def make() -> LocalSandbox:
-        made.append(LocalSandbox(tmp_path))
-        return made[-1]
+        def make() -> LocalSandbox:
+            made.append(LocalSandbox(Path(directory)))
+            return made[-1]
 
-    yield make
-    for sandbox in made:
-        sandbox.kill()
+        yield make
+        for sandbox in made:
+            sandbox.kill()
 
 
 @pytest.fixture(scope="session")

@@ -5,15 +5,18 @@ Every test runs twice, with the program that is shipped and with one built with 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.machines import shared_cache
 from tests.native.client import Client
 
 ROOT = Path(__file__).parents[2]
@@ -23,17 +26,24 @@ WARNINGS = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror"]
 EXIT_PATIENCE = 20.0
 
 
-def sanitized(output: Path, sources: list[Path], *options: str) -> Path:
-    """Compiles with the sanitizers; skips where there is no compiler that has them."""
+def sanitized(name: str, sources: list[Path], *options: str) -> Path:
+    """A program compiled with the sanitizers, once for all tests of all processes; skips where there is no compiler that has them."""
     compiler = shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("no gcc or clang for a sanitizer build")
-    includes = [f"-I{NATIVE / folder}" for folder in ("common", "agent")]
-    command = [compiler, *WARNINGS, *SANITIZERS, *options, *includes, *map(str, sources), "-o", str(output)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode and "cannot find -lasan" in done.stderr:
-        pytest.skip("the compiler has no sanitizer runtime")
-    assert done.returncode == 0, done.stderr
+    folders = [NATIVE / folder for folder in ("common", "agent")]
+    command = [compiler, *WARNINGS, *SANITIZERS, *options, *(f"-I{folder}" for folder in folders), *map(str, sources)]
+    made_of = [*sources, *(header for folder in folders for header in sorted(folder.glob("*.h")))]
+    key = hashlib.sha256(repr((command, [path.read_bytes() for path in made_of])).encode()).hexdigest()[:16]
+    output = shared_cache() / "sanitized" / f"{name}-{key}"
+    if not output.exists():
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=output.parent) as directory:
+            done = subprocess.run([*command, "-o", f"{directory}/{name}"], capture_output=True, text=True)
+            if done.returncode and "cannot find -lasan" in done.stderr:
+                pytest.skip("the compiler has no sanitizer runtime")
+            assert done.returncode == 0, done.stderr
+            Path(directory, name).replace(output)
     return output
 
 
@@ -44,12 +54,12 @@ def shipped_agent() -> Path:
 
 
 @pytest.fixture(scope="session", params=["shipped", "sanitized"])
-def agent_binary(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def agent_binary(request: pytest.FixtureRequest) -> Path:
     if request.param == "shipped":
         shipped: Path = request.getfixturevalue("shipped_agent")
         return shipped
     sources = sorted([*(NATIVE / "agent").glob("*.c"), *(NATIVE / "common").glob("*.c")])
-    return sanitized(tmp_path_factory.mktemp("agent") / "agent", sources)
+    return sanitized("agent", sources)
 
 
 class Agent:

@@ -14,14 +14,14 @@ ROUNDS, MANY_ROUNDS = 20_000, 1_000_000
 
 
 @pytest.fixture(scope="module")
-def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def fuzzer() -> Path:
     sources = [
         Path(__file__).with_name("fuzz_parsers.c"),
         NATIVE / "agent/tar_entry.c",
         NATIVE / "agent/tar.c",
         *sorted((NATIVE / "common").glob("*.c")),
     ]
-    return sanitized(tmp_path_factory.mktemp("fuzz") / "fuzz", sources, "-DSTANDALONE")
+    return sanitized("fuzz", sources, "-DSTANDALONE")
 
 
 @pytest.mark.parametrize(("rounds", "seed"), more_in_soak([(ROUNDS, 1)], [(MANY_ROUNDS, 2), (MANY_ROUNDS, 3), (MANY_ROUNDS, 4)]))
