@@ -67,7 +67,7 @@ def test_version_2_writes_its_formats(tmp_path: Path) -> None:
     cgroup_v2.set_memory(directory, 4096)
     cgroup_v2.set_cpu(directory, 1.5)
     cgroup_v2.set_processes(directory, 7)
-    cgroup_v2.set_io(directory, "8:0", 1000, None)
+    cgroup_v2.set_io(directory, "8:0", 1000, None, 70)
     written = {name: (tmp_path / name).read_text() for name in names}
     assert written == {
         "memory.max": "4096",
@@ -77,7 +77,7 @@ def test_version_2_writes_its_formats(tmp_path: Path) -> None:
         "cpu.max": "150000 100000",
         "cpu.weight": "150",
         "pids.max": "7",
-        "io.max": "8:0 rbps=1000 wbps=max",
+        "io.max": "8:0 rbps=1000 wbps=max riops=70 wiops=70",
     }
 
 

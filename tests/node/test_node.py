@@ -61,12 +61,12 @@ async def test_an_image_is_made_once_for_all_who_wait_for_it(node: Node, monkeyp
         return resolve(reference)
 
     monkeypatch.setattr(node._images, "resolve", counting)
-    first = await asyncio.gather(*(node.image("host") for _ in range(20)))
+    first = await asyncio.gather(*(node._image("host") for _ in range(20)))
     assert resolved == ["host"]
     assert all(image is first[0] for image in first)
     for _ in range(2):
         with pytest.raises(NotFound):
-            await node.image("no-such-scheme:x")
+            await node._image("no-such-scheme:x")
     assert resolved[1:] == ["no-such-scheme:x"] * 2
 
 

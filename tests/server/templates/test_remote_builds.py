@@ -66,7 +66,7 @@ def test_a_dockerfile_goes_to_the_server_with_its_files(server: RunningServer, t
         ("FROM host\nCOPY --from=dir:/ /etc/shadow /\n", "no name of an image"),
         ("FROM 127.0.0.1:1/x\n", "is not to be used here"),
         ("FROM localhost/x\n", "is not to be used here"),
-        ("FROM template:never\n", "there is no template 'never'"),
+        ("FROM template:nowhere\n", "there is no template 'nowhere'"),
         ("FROM host\nRUN exit 4\n", "ended with status 4"),
     ],
 )

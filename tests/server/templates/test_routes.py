@@ -183,7 +183,7 @@ def test_nonsense_is_refused(client: httpx.Client, path: str, body: dict[str, An
         ({"fromImage": None}, 400, "starts from an image or from a template"),
         ({"fromImage": "dir:/"}, 400, "no name of an image"),
         ({"fromImage": None, "fromTemplate": "never-was"}, 404, "there is no template"),
-        ({"fromImageRegistry": {"type": "aws"}}, 501, "does not log in"),
+        ({"fromImageRegistry": {"type": "aws"}}, 501, "does not ask AWS"),
         ({"steps": [{"type": "FLY"}]}, 400, "there is no step"),
         ({"steps": [{"type": "COPY", "args": ["a", "b"], "filesHash": "../x"}]}, 400, "no hash of files"),
         ({"dockerfile": "RUNN x"}, 400, "Dockerfile:1"),

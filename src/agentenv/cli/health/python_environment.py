@@ -13,6 +13,7 @@ from agentenv.version import __version__
 NEEDED = {
     "dnspython": ("dns", "2.6"),
     "gymnasium": ("gymnasium", "1.1"),
+    "httpcore": ("httpcore", "1.0"),
     "httpx": ("httpx", "0.27"),
     "msgspec": ("msgspec", "0.19"),
     "numpy": ("numpy", "1.26"),
