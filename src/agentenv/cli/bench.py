@@ -11,6 +11,7 @@ import typer
 
 from agentenv.benchmarks.catalogue import ALL, BENCHMARKS, load
 from agentenv.benchmarks.row import Row, Scale
+from agentenv.cli.ending import end_in_order_at_sigterm
 from agentenv.cli.output import JsonFlag, console
 from agentenv.errors import BackendUnavailable
 
@@ -30,6 +31,7 @@ def bench(
 
     Of all, those are left out, and named, that need a backend which this machine does not have.
     """
+    end_in_order_at_sigterm()
     everything = "all" in names
     benchmarks = {chosen: load(chosen) for chosen in (ALL if everything else names)}
     rows: list[Row] = []

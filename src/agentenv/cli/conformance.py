@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agentenv.cli.ending import end_in_order_at_sigterm
 from agentenv.cli.output import JsonFlag, console, print_json
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def conformance(
     if listing:
         _list(checks, as_json=as_json)
         return
+    end_in_order_at_sigterm()
     with _progress(len(checks), quiet=as_json) as show:
         outcomes = asyncio.run(_run(name, image, checks, cycles, seed, patience, show))
     failed = [outcome for outcome in outcomes if outcome.verdict == "fail"]
