@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import tempfile
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from tests.machines import obtain_or_skip, shared_store
 from agentenv.errors import BackendUnavailable
 from agentenv.isolation.firecracker.counter import count
 from agentenv.isolation.firecracker.jail import ROOT, UPPER
-from agentenv.isolation.firecracker.launcher import Launcher, Vmm
+from agentenv.isolation.firecracker.launcher import Launcher, Vmm, require_devices
 from agentenv.isolation.firecracker.release import Programs, Release
 from agentenv.isolation.firecracker.snapshot import read_facts
 from agentenv.isolation.firecracker.vm import Boot, Vm
@@ -43,6 +44,8 @@ def find_programs(*, jailed: bool = True) -> Programs:
     for name in ("firecracker", "jailer"):
         obtain_or_skip(name)
     try:
+        if jailed:
+            require_devices(Path(tempfile.gettempdir()))
         return Programs.find(shared_store(), jailed=jailed)
     except BackendUnavailable as error:
         pytest.skip(error.message)

@@ -15,7 +15,7 @@ import pytest
 from tests.isolation.firecracker.conftest import open_yard
 from tests.isolation.firecracker.machines import MEMORY, VmYard, counted, counts_beyond, find_programs
 
-from agentenv.errors import CapabilityError, InfrastructureError
+from agentenv.errors import BackendUnavailable, CapabilityError, InfrastructureError
 from agentenv.isolation.firecracker.counter import write_kernel
 from agentenv.isolation.firecracker.jail import STATE
 from agentenv.isolation.firecracker.launcher import Launcher
@@ -105,10 +105,10 @@ async def test_facts_that_are_none(vms: VmYard, checkpoint: Path) -> None:
 
 
 @contextmanager
-def disk(place: Path, size: int) -> Iterator[Path]:
+def disk(place: Path, size: int, *options: str) -> Iterator[Path]:
     """A disk of so many bytes at `place`."""
     place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", ",".join([f"size={size}", *options]), "tmpfs", place], check=True)
     try:
         yield place
     finally:
@@ -172,6 +172,15 @@ async def test_a_program_that_ends_at_once(tmp_path: Path, jailed: bool) -> None
     yard = VmYard(launcher, owner, broken)
     await launcher.close()
     assert yard.leftovers() == []
+
+
+async def test_a_place_where_no_jail_can_have_devices(tmp_path: Path) -> None:
+    programs = find_programs()
+    with disk(tmp_path / "disk", SMALL_DISK, "nodev") as place:
+        with pytest.raises(BackendUnavailable, match="mounted `nodev`") as caught:
+            await Launcher.open(programs, CgroupTree.discover(), place)
+        assert "AGENTENV_FIRECRACKER_JAIL=off" in (caught.value.remedy or "")
+        assert list(place.iterdir()) == []
 
 
 async def test_a_launch_that_is_given_up(vms: VmYard) -> None:

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentenv.errors import InfrastructureError
+from agentenv.errors import BackendUnavailable, InfrastructureError
 from agentenv.isolation.contract import Network
 from agentenv.isolation.firecracker.api import Api
 from agentenv.isolation.firecracker.jail import API, METRICS, Jail
@@ -24,6 +24,15 @@ from agentenv.isolation.vm.process import Monitor, Warden
 _CLONE_NEWNET = 0x40000000  # linux/sched.h
 _MOMENT = 0.0005
 _TOLD = 800
+
+
+def require_devices(directory: Path) -> None:
+    """Raises `BackendUnavailable` where a jail's /dev/kvm could not be opened, since the file system of `directory` is mounted `nodev`."""
+    if os.statvfs(directory).f_flag & os.ST_NODEV:
+        raise BackendUnavailable(
+            f"{directory} lies on a file system that is mounted `nodev`, where Firecracker's jail cannot have /dev/kvm.",
+            remedy="Put AGENTENV_HOME on another file system, or do without the jailer: AGENTENV_FIRECRACKER_JAIL=off.",
+        )
 
 
 @dataclass(slots=True)
@@ -57,7 +66,9 @@ class Launcher:
 
     @classmethod
     async def open(cls, programs: Programs, cgroups: CgroupTree, owner_dir: Path) -> Launcher:
-        """Raises `BackendUnavailable` where no warden can be started."""
+        """Raises `BackendUnavailable` where no warden can be started, or no jail can have devices."""
+        if programs.jailer is not None:
+            require_devices(owner_dir)
         async with AsyncExitStack() as held:
             directory = owner_dir / "jails"
             await asyncio.to_thread(directory.mkdir, mode=0o700, exist_ok=True)
