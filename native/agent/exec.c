@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -138,6 +139,16 @@ static bool take_terminal(struct stream *stream, struct mp_value body, struct pl
     return take_int(stream, pty, "rows", false, 1, USHRT_MAX, &plan->rows) && take_int(stream, pty, "cols", false, 1, USHRT_MAX, &plan->columns);
 }
 
+/* Where a command begins that does not say where. The machine's directory may be closed to all but its user and root, so that others begin at
+ * home. */
+static const char *default_cwd(const struct agent *agent, const struct plan *plan) {
+    const struct user *user = plan->user;
+    struct stat status;
+    if (user->uid == 0 || !plan->user_name || (agent->user && strcmp(plan->user_name, agent->user) == 0))
+        return agent->cwd ? agent->cwd : "/";
+    return stat(user->home, &status) == 0 && S_ISDIR(status.st_mode) ? user->home : "/";
+}
+
 static bool take_identity(struct stream *stream, struct mp_value body, struct plan *plan) {
     struct agent *agent = stream_agent(stream);
     if (!take_user(stream, body, "user", &plan->user_name) || !take_text(stream, body, "cwd", false, &plan->cwd))
@@ -149,7 +160,7 @@ static bool take_identity(struct stream *stream, struct mp_value body, struct pl
         return false;
     }
     if (!plan->cwd)
-        plan->cwd = strdup(agent->cwd ? agent->cwd : "/");
+        plan->cwd = strdup(default_cwd(agent, plan));
     return plan->cwd != NULL || bad(stream, "out of memory");
 }
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
+from tests.sandbox.conftest import real_node
 
 from agentenv.errors import CommandError, CommandTimeout, InvalidState, NotFound, SandboxFileError
 from agentenv.sandbox import AsyncSandbox, OutputPiece
@@ -32,6 +34,16 @@ async def test_a_sequence_is_run_as_it_is(sandbox: AsyncSandbox) -> None:
 async def test_environment_directory_and_input(sandbox: AsyncSandbox) -> None:
     result = await sandbox.commands.run('cat; echo "$A"; pwd', envs={"A": "x y"}, cwd="/usr", stdin="in\n")
     assert result.stdout == "in\nx y\n/usr\n"
+
+
+async def test_another_user_begins_where_he_may_be(home: Path) -> None:
+    async with real_node(home) as node, await AsyncSandbox.create(node=node) as sandbox:
+        if not node.get(sandbox.id).capabilities.users:
+            pytest.skip("this backend has no other users here")
+        begins = {user: (await sandbox.commands.run("pwd", user=user)).stdout.strip() for user in (None, "root", "user", 4321)}
+    assert begins["root"] == begins[None]
+    assert begins["user"] == "/home/user"
+    assert begins[4321] == "/", "he has no home"
 
 
 async def test_a_signal_has_the_shells_exit_code(sandbox: AsyncSandbox) -> None:

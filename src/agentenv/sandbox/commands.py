@@ -101,6 +101,7 @@ class AsyncCommands:
         as soon as it runs.
         `timeout` (seconds in all) and `idle_timeout` (seconds without output) end the command; what it had printed is in the error.
         `stdin`: its standard input as text or bytes, or True to send it later through the handle; otherwise it is empty.
+        Without `cwd` it begins in the sandbox's working directory, but as another `user` than root and the sandbox's in that one's home.
         `login` reads the shell's profile first. The callbacks, plain or coroutine functions, get the output as it comes.
 
         Raises `CommandTimeout`, `CommandError` (with `check`), `OutOfMemory`, `ProcessLimit`, `StorageFull`, `SandboxDied`, `InvalidState`,
