@@ -9,6 +9,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,7 +89,9 @@ class Client:
         for stream, kind, body in self._split():
             self._waiting.setdefault(stream, deque()).append((kind, body))
             if self.grants and kind in (DATA, DATA_ERR):
-                self.send(stream, WINDOW, len(body))
+                # An agent that has said its last words needs no credit for them.
+                with suppress(BrokenPipeError, ConnectionResetError):
+                    self.send(stream, WINDOW, len(body))
 
     def receive(self, stream: int, patience: float = PATIENCE) -> tuple[int, Any]:
         """The next frame of one stream."""
