@@ -95,6 +95,19 @@ async def test_that_a_port_is_open_does_not_make_it_free(tmp_path: Path, sockets
     assert ports.free == (1, 3)
 
 
+async def test_a_port_that_is_open_once_more_was_left_too_quickly_to_be_told(tmp_path: Path, sockets: list[socket.socket]) -> None:
+    ports = Ports(tmp_path, 3, (1,))
+    assert taken_of(ports, sockets) == 1
+    for number in (1, 2, 3):
+        ports.changed(number, True)
+    assert ports.free == (), "the copy begins so"
+    ports.changed(1, True)
+    ports.changed(2, True)
+    assert ports.free == (1, 2)
+    ports.changed(1, True)
+    assert ports.free == (1, 2)
+
+
 async def test_readiness(tmp_path: Path) -> None:
     ports = Ports(tmp_path, 1, ())
     waiting = asyncio.ensure_future(ports.ready())

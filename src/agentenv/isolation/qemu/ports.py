@@ -1,7 +1,8 @@
 """The virtio-serial ports of one machine, each of which is one connection to the agent at a time.
 
-A port that was left may be used again when the guest has noticed: it closes and opens its end, of which QEMU tells. That it is open says
-nothing by itself: a copy's QEMU begins with it, also of a port over which the guest believes to have a conversation. Ports that the machine
+A port that was left may be used again when the guest has noticed: it closes and opens its end, of which QEMU tells, but of each port only once
+a second: of a guest that is quicker one hears that the port is open once more. That it is open for the first time says nothing: a copy's QEMU
+begins with it, also of a port over which the guest believes to have a conversation. Ports that the machine
 does not have yet can be connected to all the same: QEMU takes the connection, and the agent finds it when the port is plugged in.
 """
 
@@ -39,6 +40,7 @@ class Ports:
         self._plugged = plugged
         self._free = set(free)
         self._left = set() if free else set(range(1, plugged + 1))  # by the guest, which will open them again
+        self._opened: set[int] = set()  # of which QEMU has told so
         self._changed = threading.Condition()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -71,12 +73,14 @@ class Ports:
             if not is_open:
                 self._free.discard(number)
                 self._left.add(number)
-            elif number in self._left:
-                self._left.remove(number)
+            elif number in self._left or (number in self._opened and number not in self._free):
+                self._left.discard(number)
                 self._free.add(number)
                 self._changed.notify_all()
                 self._freed.set()
                 self._ready.set()
+            if is_open:
+                self._opened.add(number)
 
     async def settle(self) -> None:
         """Returns when no port is being plugged in and one is free, as a copy of the machine needs it; or when that takes too long.
