@@ -1,9 +1,9 @@
 """The virtio-serial ports of one machine, each of which is one connection to the agent at a time.
 
-A port that was left may be used again when the guest has noticed: it closes and opens its end, of which QEMU tells, but of each port only once
-a second: of a guest that is quicker one hears that the port is open once more. That it is open for the first time says nothing: a copy's QEMU
-begins with it, also of a port over which the guest believes to have a conversation. Ports that the machine
-does not have yet can be connected to all the same: QEMU takes the connection, and the agent finds it when the port is plugged in.
+A port that was left may be used again when the guest has noticed: it closes and opens its end. QEMU tells of each port at most once a
+second: of a guest that is quicker one hears that the port is open once more. That it is open for the first time says nothing: a copy's
+QEMU begins with it, also of a port over which the guest believes to have a conversation. Ports that the machine does not have yet can be
+connected to all the same: QEMU takes the connection, and the agent finds it when the port is plugged in.
 """
 
 from __future__ import annotations
