@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+
+Facts = TypeVar("Facts")
 
 GONE = "gone"
 COMPACT_ABOVE = 256 * 1024
@@ -97,3 +99,14 @@ def read_journal(path: Path) -> dict[str, Mapping[str, Any]]:
         else:
             live.setdefault(name, {}).update(facts)
     return dict(live)
+
+
+def understood(facts: Mapping[str, object], kind: type[Facts]) -> Facts:
+    """What a journal tells of one sandbox as a `kind`, whose paths it holds as texts. Raises `msgspec.ValidationError`."""
+    return msgspec.convert(facts, kind, dec_hook=_path)
+
+
+def _path(kind: type, value: object) -> object:
+    if kind is Path:
+        return Path(str(value))
+    raise NotImplementedError(kind)  # so msgspec wants to be told of what has no hook

@@ -17,7 +17,7 @@ from agentenv.images.files import spread_children
 from agentenv.images.held import Held, claim, wait_for
 from agentenv.isolation.namespace.makers import process_namespace, start_ticks
 from agentenv.node.home import Home
-from agentenv.node.journal import Journal, read_journal
+from agentenv.node.journal import Journal, read_journal, understood
 from agentenv.node.records import SandboxRecord
 
 FACTS = "owner.json"
@@ -117,7 +117,7 @@ def live_records(home: Home) -> list[SandboxRecord]:
         for name, known in read_journal(path / JOURNAL).items():
             if known.get("state") not in (None, "creating"):
                 told = {"id": name, "owner": path.name, "owner_pid": facts.pid, **known}
-                record = msgspec.convert(told, SandboxRecord, dec_hook=_path)
+                record = understood(told, SandboxRecord)
                 if not _has_ended(record, facts):
                     found.append(record)
     return sorted(found, key=lambda record: (record.created, record.id))
@@ -139,9 +139,3 @@ def read_facts(directory: Path) -> OwnerFacts | None:
 def is_alive(facts: OwnerFacts) -> bool:
     """Whether that process still runs; one in another process namespace (a container beside us) is taken to."""
     return facts.namespace != process_namespace() or start_ticks(facts.pid) == facts.started
-
-
-def _path(kind: type, value: object) -> object:
-    if kind is Path:
-        return Path(str(value))
-    raise NotImplementedError(kind)

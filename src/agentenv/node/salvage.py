@@ -25,7 +25,7 @@ from agentenv.isolation.namespace.makers import start_ticks
 from agentenv.isolation.vm.disk import clone_disk
 from agentenv.monitoring import EventSink
 from agentenv.node.capture import copy_uppers, prepare_layer
-from agentenv.node.journal import read_journal
+from agentenv.node.journal import read_journal, understood
 from agentenv.node.layers import LayersInUse, LayerStore
 from agentenv.node.origin import DISK
 from agentenv.node.owner import JOURNAL, Owner
@@ -75,7 +75,7 @@ class Salvage:
             if facts.get(FACT) is None:
                 continue
             try:
-                kept = await self._keep(msgspec.convert(facts, _Left, dec_hook=_path))
+                kept = await self._keep(understood(facts, _Left))
             except (AgentEnvError, OSError, msgspec.ValidationError) as error:
                 self.events.emit("sandbox.not_salvaged", id=identifier, error=str(error))
             else:
@@ -156,9 +156,3 @@ async def _killed(init: tuple[int, int] | None) -> None:
     finally:
         loop.remove_reader(descriptor)
         os.close(descriptor)
-
-
-def _path(kind: type, value: object) -> object:
-    if kind is Path:
-        return Path(str(value))
-    raise NotImplementedError(kind)
