@@ -227,20 +227,43 @@ bool connections_busy(const struct agent *agent) {
     return false;
 }
 
-struct connection *connection_open(struct agent *agent, int fd, bool primary) {
+struct connection *connection_prepare(struct agent *agent) {
     struct connection *connection = calloc(1, sizeof *connection);
-    if (!connection) {
-        close(fd);
+    if (!connection)
         return NULL;
-    }
-    *connection = (struct connection){.source = {.fd = fd, .ready = ready}, .agent = agent, .primary = primary, .read_step = READ_STEP_LEAST};
+    *connection = (struct connection){.source = {.fd = -1, .ready = ready}, .agent = agent, .read_step = READ_STEP_LEAST};
     connection->waiting_end = &connection->waiting;
-    connection->unix_socket = is_unix_socket(fd);
+    say_hello(connection);
+    return connection;
+}
+
+static void begin(struct connection *connection) {
+    struct agent *agent = connection->agent;
     connection->held = agent->frozen;
     connection->next = agent->connections;
     agent->connections = connection;
     agent->connection_count++;
-    say_hello(connection);
+}
+
+void connection_begin(struct connection *connection, struct port *port, struct source *source) {
+    connection->port = port;
+    begin(connection);
+    connection->source.fd = source->fd;
+    flush(connection);
+    if (!loop_move(&connection->agent->loop, source, &connection->source, EPOLLIN))
+        connection_fail(connection);
+}
+
+struct connection *connection_open(struct agent *agent, int fd, bool primary) {
+    struct connection *connection = connection_prepare(agent);
+    if (!connection) {
+        close(fd);
+        return NULL;
+    }
+    connection->source.fd = fd;
+    connection->primary = primary;
+    connection->unix_socket = is_unix_socket(fd);
+    begin(connection);
     /* A host often has its first request in the socket before the agent runs: serve it in this turn. */
     receive(connection);
     return connection;

@@ -12,6 +12,13 @@ enum {
 /* Takes over the descriptor; NULL (and the descriptor closed) when memory ran out. */
 struct connection *connection_open(struct agent *agent, int fd, bool primary);
 
+/* One whose host has not come yet: its hello is queued, so that whoever comes hears it without a page of memory being asked for, which is
+ * what a copied machine's first answer would otherwise mostly wait for. NULL when memory ran out; it has a single owner until it begins. */
+struct connection *connection_prepare(struct agent *agent);
+
+/* The host of a prepared connection has come to `port`, whose descriptor the loop watches by `source` and which is taken over. */
+void connection_begin(struct connection *connection, struct port *port, struct source *source);
+
 /* The end of a turn: lets waiting streams produce, sends, and takes down what broke. */
 void connections_settle(struct agent *agent);
 

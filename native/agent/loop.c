@@ -42,6 +42,19 @@ bool loop_watch(struct loop *loop, struct source *source, uint32_t events) {
     return true;
 }
 
+bool loop_move(struct loop *loop, struct source *from, struct source *to, uint32_t events) {
+    to->fd = from->fd;
+    to->events = from->events;
+    from->fd = -1;
+    from->events = 0;
+    forget_fetched(loop, from);
+    struct epoll_event event = {.events = events, .data.ptr = to};
+    if (epoll_ctl(loop->epoll, EPOLL_CTL_MOD, to->fd, &event) != 0)
+        return false;
+    to->events = events;
+    return true;
+}
+
 void loop_close(struct loop *loop, struct source *source) {
     if (source->fd < 0)
         return;

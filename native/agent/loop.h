@@ -39,6 +39,9 @@ bool loop_init(struct loop *loop);
 /* Watches the source for exactly these EPOLL events; 0 unwatches. False with errno when the kernel refuses. */
 bool loop_watch(struct loop *loop, struct source *source, uint32_t events);
 
+/* Hands the descriptor of `from`, which is watched, over to `to`, which is watched for `events`. False with errno when the kernel refuses. */
+bool loop_move(struct loop *loop, struct source *from, struct source *to, uint32_t events);
+
 /* Unwatches and closes the descriptor. */
 void loop_close(struct loop *loop, struct source *source);
 

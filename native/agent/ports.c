@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,26 +21,25 @@ struct port {
     struct agent *agent;
     struct source source; /* fd -1: not open, or in the hands of a connection */
     struct timer again;
+    struct connection *prepared; /* for the next host */
     char path[64];
 };
 
 static void host_may_have_come(struct source *source, uint32_t events) {
-    (void)events;
     struct port *port = container_of(source, struct port, source);
-    struct pollfd state = {.fd = source->fd, .events = POLLIN};
-    if (poll(&state, 1, 0) < 0 || state.revents & POLLHUP)
+    if (events & EPOLLHUP)
         return;
-    int fd = source->fd;
-    loop_watch(&port->agent->loop, source, 0);
-    source->fd = -1;
-    struct connection *connection = connection_open(port->agent, fd, false);
+    struct connection *connection = port->prepared ? port->prepared : connection_prepare(port->agent);
+    port->prepared = NULL;
     if (connection)
-        connection->port = port;
+        connection_begin(connection, port, source);
     else
         loop_arm(&port->agent->loop, &port->again, BUSY_AGAIN);
 }
 
 void port_reopen(struct port *port) {
+    if (!port->prepared)
+        port->prepared = connection_prepare(port->agent);
     port->source = (struct source){.fd = open(port->path, O_RDWR | O_NONBLOCK | O_CLOEXEC), .ready = host_may_have_come};
     /* While the host is away the port is hung up all the time, so that only a change may wake the loop; that it came shows in the port being writable. */
     if (port->source.fd < 0 || !loop_watch(&port->agent->loop, &port->source, EPOLLOUT | EPOLLET))
