@@ -10,8 +10,10 @@ import pytest
 from tests.machines import obtain_or_skip
 
 from agentenv.errors import InfrastructureError
+from agentenv.isolation.qemu.ports import listen, port_path
 from agentenv.isolation.qemu.qmp import Qmp
 from agentenv.isolation.vm.process import Monitor, Warden
+from agentenv.isolation.vm.streams import connect
 
 
 @pytest.fixture
@@ -46,8 +48,13 @@ async def test_stop_and_go_on(channel: tuple[Qmp, Monitor]) -> None:
 async def test_a_refusal_says_what_was_refused(channel: tuple[Qmp, Monitor]) -> None:
     with pytest.raises(InfrastructureError, match="QEMU refused `query-balloon`"):
         await channel[0].memory_size()
-    with pytest.raises(InfrastructureError, match="QEMU refused `device_add`"):
-        await channel[0].plug_port(1)
+
+
+async def test_qemu_listens_for_a_port_that_is_plugged_in(channel: tuple[Qmp, Monitor], tmp_path: Path) -> None:
+    (listener,) = listen(tmp_path, [1])
+    with listener, pytest.raises(InfrastructureError, match="QEMU refused `device_add`"):  # this machine has no bus for it
+        await channel[0].plug_port(1, listener)
+    connect(port_path(tmp_path, 1), timeout=10).close()
 
 
 async def test_a_directory_that_is_not_there(channel: tuple[Qmp, Monitor]) -> None:
@@ -60,6 +67,9 @@ async def test_a_qemu_that_is_killed_is_told(channel: tuple[Qmp, Monitor]) -> No
     await monitor.end()
     with pytest.raises(InfrastructureError, match="QEMU ended instead of answering `cont`"):
         await qmp.go_on()
+    near, far = socket.socketpair()
+    with near, far, pytest.raises(InfrastructureError, match="QEMU ended"):
+        await qmp.plug_port(1, near)
 
 
 async def test_nobody_at_the_other_end() -> None:

@@ -178,8 +178,7 @@ class Plan:
         words += ["-device", f"virtio-serial-device,id=serial,max_ports={MOST_PORTS + 1}"]
         for number, descriptor in enumerate(self.ports, 1):
             words += ["-chardev", f"socket,id={channel(number)},fd={descriptor},server=on,wait=off"]
-            if number <= self.hardware.ports:
-                words += ["-device", f"virtserialport,id={port(number)},nr={number},chardev={channel(number)}"]
+            words += ["-device", f"virtserialport,id={port(number)},nr={number},chardev={channel(number)}"]
         return words
 
 

@@ -110,6 +110,8 @@ class Launcher:
                     small_pages=order.hardware.accelerator == "tcg",
                 )
                 held.push_async_callback(monitor.end)
+                if isinstance(order.start, Written):
+                    ports.connect_ahead()
             qmp = await or_end(Qmp.open(near, ports.changed), monitor)
             held.push_async_callback(qmp.close)
             ports.serve(qmp.plug_port)
@@ -120,7 +122,7 @@ class Launcher:
         directory, start = order.spec.directory, order.start
         ports = Ports(directory, order.hardware.ports, start.free if isinstance(start, Written) else ())
         held.callback(ports.close)
-        listeners = [inherited.enter_context(listener) for listener in listen(directory)]
+        listeners = [inherited.enter_context(listener) for listener in listen(directory, range(1, order.hardware.ports + 1))]
         near, far = socket.socketpair()
         held.callback(near.close)
         inherited.enter_context(far)
@@ -179,8 +181,7 @@ def _ended(monitor: Monitor) -> InfrastructureError:
 
 
 async def _first_connection(ports: Ports) -> socket.socket:
-    await ports.ready()
-    connection = ports.take(last=True)
+    connection = await ports.first()
     try:
         await _hello(connection)
     except BaseException:

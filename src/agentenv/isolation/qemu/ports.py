@@ -2,8 +2,8 @@
 
 A port that was left may be used again when the guest has noticed: it closes and opens its end. QEMU tells of each port at most once a
 second: of a guest that is quicker one hears that the port is open once more. That it is open for the first time says nothing: a copy's
-QEMU begins with it, also of a port over which the guest believes to have a conversation. Ports that the machine does not have yet can be
-connected to all the same: QEMU takes the connection, and the agent finds it when the port is plugged in.
+QEMU begins with it, also of a port over which the guest believes to have a conversation. A port that the machine does not have yet can be
+connected to as soon as it has a listening socket: QEMU takes the connection, and the agent finds it when the port is plugged in.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,9 @@ from typing import Any
 from agentenv.errors import InfrastructureError, InvalidState
 from agentenv.isolation.qemu.command import MOST_PORTS
 from agentenv.isolation.vm.streams import connect
+
+Plug = Callable[[int, socket.socket], Coroutine[Any, Any, None]]
+"""Gives the machine a port of that number, whose connections come to the listening socket."""
 
 _BACKLOG = 16
 _PATIENCE = 10.0
@@ -33,7 +36,7 @@ class Ports:
     def __init__(self, directory: Path, plugged: int, free: Collection[int]) -> None:
         """The machine has the ports 1 to `plugged`; a copy's guest has `free` open and unused, a fresh machine's opens all."""
         self.directory = directory
-        self._plug: Callable[[int], Coroutine[Any, Any, None]] | None = None
+        self._plug: Plug | None = None
         self._plugging: set[asyncio.Task[None]] = set()
         self._ready = asyncio.Event()
         self._freed = asyncio.Event()
@@ -45,16 +48,23 @@ class Ports:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._closed = False
-        if free:
-            self._ready.set()
+        self._ahead: socket.socket | None = None
 
-    def serve(self, plug: Callable[[int], Coroutine[Any, Any, None]]) -> None:
+    def serve(self, plug: Plug) -> None:
         """From now on `plug` gives the machine one more port where one is needed."""
         self._plug = plug
 
-    async def ready(self) -> None:
-        """Returns when the guest has opened a port for the first time."""
-        await self._ready.wait()
+    def connect_ahead(self) -> None:
+        """Connects to a copy before its QEMU listens to anybody: its guest hears of it in its first moment. Raises OSError."""
+        self._ahead = self.take(last=True)
+
+    async def first(self) -> socket.socket:
+        """The first connection to the agent, of a fresh machine when its guest has opened a port. Raises OSError."""
+        if self._ahead is None:
+            await self._ready.wait()
+            return self.take(last=True)
+        connection, self._ahead = self._ahead, None
+        return connection
 
     @property
     def plugged(self) -> int:
@@ -121,37 +131,44 @@ class Ports:
             self._free.clear()
             self._changed.notify_all()
         self._freed.set()
-        for number in range(1, MOST_PORTS + 1):
+        if self._ahead is not None:
+            self._ahead.close()
+        for number in range(1, self._plugged + 1):
             port_path(self.directory, number).unlink(missing_ok=True)
 
     def _may_free(self) -> bool:
         """Whether a port will become free by itself; where none would, one more is plugged in that nobody uses."""
         with self._changed:
-            if not self._left and self._plug is not None and self._plugged < MOST_PORTS and not self._closed:
-                self._plugged += 1
-                self._left.add(self._plugged)
-                self._begin_to_plug(self._plug, self._plugged)
+            if not self._left and (number := self._plug_another()) is not None:
+                self._left.add(number)
             return bool(self._left) and not self._closed
 
     def _choose(self, last: bool) -> int | None:
         if len(self._free) > (0 if last else _KEPT_FREE):
             return self._free.pop()
-        if self._plug is not None and self._plugged < MOST_PORTS and not self._closed:
-            self._plugged += 1
-            self._loop.call_soon_threadsafe(self._begin_to_plug, self._plug, self._plugged)
-            return self._plugged
-        return self._free.pop() if self._free else None
+        number = self._plug_another()
+        return self._free.pop() if number is None and self._free else number
 
-    def _begin_to_plug(self, plug: Callable[[int], Coroutine[Any, Any, None]], number: int) -> None:
-        task = asyncio.ensure_future(_plugged(plug(number)))
+    def _plug_another(self) -> int | None:
+        """The number of the port, which can be connected to at once; None where there can be no more. Raises OSError."""
+        if self._plug is None or self._plugged >= MOST_PORTS or self._closed:
+            return None
+        number = self._plugged + 1
+        (listener,) = listen(self.directory, [number])
+        self._plugged = number
+        self._loop.call_soon_threadsafe(self._begin_to_plug, self._plug, number, listener)
+        return number
+
+    def _begin_to_plug(self, plug: Plug, number: int, listener: socket.socket) -> None:
+        task = asyncio.ensure_future(_plugged(plug, number, listener))
         self._plugging.add(task)
         task.add_done_callback(self._plugging.discard)
 
 
-async def _plugged(work: Coroutine[Any, Any, None]) -> None:
+async def _plugged(plug: Plug, number: int, listener: socket.socket) -> None:
     # It fails only where QEMU has ended, which whoever is connected finds out.
-    with suppress(InfrastructureError):
-        await work
+    with listener, suppress(InfrastructureError):
+        await plug(number, listener)
 
 
 def port_path(directory: Path, number: int) -> Path:
@@ -159,13 +176,13 @@ def port_path(directory: Path, number: int) -> Path:
     return directory / f"port{number}"
 
 
-def listen(directory: Path) -> list[socket.socket]:
-    """Listening sockets for all ports that a machine may have, in the order of their numbers. Raises OSError."""
+def listen(directory: Path, numbers: Iterable[int]) -> list[socket.socket]:
+    """Listening sockets for the ports of those numbers, in their order. Raises OSError."""
     listeners: list[socket.socket] = []
     # Through a descriptor of the directory: a socket's address has room for 107 bytes.
     place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        for number in range(1, MOST_PORTS + 1):
+        for number in numbers:
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             listeners.append(listener)
             os.fchmod(listener.fileno(), 0o600)  # before bind: the file is born with this mode

@@ -32,6 +32,7 @@ class Qmp:
     def __init__(self, client: QMPClient, listener: EventListener, port_changed: PortChanged) -> None:
         self.memory_changed = asyncio.Event()
         self._client = client
+        self._passing = asyncio.Lock()  # QEMU keeps only the descriptor that came last
         self._port_changed = port_changed
         self._listening = asyncio.ensure_future(self._listen(listener))
 
@@ -81,10 +82,15 @@ class Qmp:
             raise InfrastructureError(f"QEMU does not tell where the memory of its machine lies: {told.strip()!r}.")
         return int(found[1], 16)
 
-    async def plug_port(self, number: int) -> None:
-        """Gives the machine one more virtio-serial port, whose channel is there already."""
-        arguments = {"driver": "virtserialport", "id": port(number), "nr": number, "chardev": channel(number)}
-        await self._execute("device_add", arguments)
+    async def plug_port(self, number: int, listener: socket.socket) -> None:
+        """Gives the machine one more virtio-serial port, whose connections come to `listener`, of which QEMU has a copy then."""
+        name = channel(number)
+        async with self._passing:
+            self._pass(listener)
+            await self._execute("getfd", {"fdname": name})
+        socket_backend = {"addr": {"type": "fd", "data": {"str": name}}, "server": True, "wait": False}
+        await self._execute("chardev-add", {"id": name, "backend": {"type": "socket", "data": socket_backend}})
+        await self._execute("device_add", {"driver": "virtserialport", "id": port(number), "nr": number, "chardev": name})
 
     async def set_memory(self, size: int) -> None:
         """Has the guest give memory back, or take it again, until it has `size` bytes: as fast as it can."""
@@ -100,6 +106,13 @@ class Qmp:
         told = await self._execute("query-balloon")
         assert isinstance(told, dict)
         return int(told["actual"])
+
+    def _pass(self, listener: socket.socket) -> None:
+        try:
+            if self._client.runstate is Runstate.RUNNING:
+                self._client.send_fd_scm(listener.fileno())
+        except OSError as error:
+            raise InfrastructureError("QEMU ended before it took a descriptor.") from error
 
     async def _execute(self, command: str, arguments: Mapping[str, Any] | None = None) -> object:
         """Raises `InfrastructureError` where QEMU refuses, has ended or does not answer."""
