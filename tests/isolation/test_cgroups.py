@@ -250,7 +250,7 @@ def test_without_any_hierarchy_everything_is_quiet_but_freezing() -> None:
     group.apply(Resources(memory=MIB, cpu=1, pids=1))
     group.kill()
     group.remove()
-    assert (group.procs_files, group.v1_enter_files, group.v2_directory, group.memory_files) == ((), (), None, None)
+    assert (group.procs_files, group.entrances, group.v1_enter_files, group.v2_directory, group.memory_files) == ((), (), (), None, None)
     assert (group.oom_kills(), group.process_limit_hits()) == ((), 0)
     assert group.usage().memory is None
     with pytest.raises(CapabilityError, match="cannot be paused"):

@@ -91,9 +91,9 @@ async def test_it_works_in_its_directory(warden: Warden, tmp_path: Path) -> None
 async def test_it_enters_its_cgroup(warden: Warden) -> None:
     group = CgroupTree.discover().create(f"agentenv-test-{os.getpid()}.process")
     try:
-        monitor = warden.spawn(["/bin/cat", "/proc/self/cgroup"], groups=group.procs_files)
+        monitor = warden.spawn(["/bin/cat", "/proc/self/cgroup"], groups=group.entrances)
         await monitor.wait()
-        assert monitor.output.count(f"/{group.name}") == len(group.procs_files)
+        assert monitor.output.count(f"/{group.name}") == len(group.entrances)
     finally:
         group.remove()
 

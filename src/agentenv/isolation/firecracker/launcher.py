@@ -98,7 +98,7 @@ class Launcher:
                 jail.command(self.programs),
                 netns=self.nowhere if link is None else link.netns,
                 cwd=jail.root,
-                groups=cgroup.procs_files,
+                groups=cgroup.entrances,
             )
             held.push_async_callback(monitor.end)
             api = Api(jail.root / API)

@@ -197,6 +197,14 @@ class Cgroup:
         return tuple(Path(directory, "cgroup.procs") for _, directory in self._directories())
 
     @property
+    def entrances(self) -> tuple[Path, ...]:
+        """Files that a process of one thread writes "0" into to enter the cgroup in every hierarchy.
+
+        In version 1 without the lock over all processes that `procs_files` takes there, for which a writer often waits some milliseconds.
+        """
+        return tuple(Path(directory, "tasks" if one.version == 1 else "cgroup.procs") for one, directory in self._directories())
+
+    @property
     def memory_files(self) -> MemoryFiles | None:
         """The files with the bytes in use and the kills for want of them; None where memory is not accounted."""
         control = self._control("memory")

@@ -103,7 +103,7 @@ class Launcher:
                 cgroup.apply(Resources(memory=order.hardware.memory + OWN_MEMORY, pids=_OWN_THREADS))
                 monitor = self.warden.spawn(
                     plan.words(),
-                    groups=cgroup.procs_files,
+                    groups=cgroup.entrances,
                     descriptors=plan.descriptors,
                     keeps_files_whole=base is not None,
                     # An emulated processor gains nothing by huge pages, and the host gets back less of what the guest frees.

@@ -150,7 +150,7 @@ class Warden:
     ) -> Monitor:
         """Starts `command` (an absolute path and arguments) with an empty input and its output kept; about a millisecond.
 
-        It enters the network namespace `netns`, the directory `cwd` and the cgroups whose `cgroup.procs` are `groups` before it begins, and
+        It enters the network namespace `netns`, the directory `cwd` and the cgroups whose `entrances` are `groups` before it begins, and
         inherits `descriptors` under their numbers. With `keeps_files_whole` it punches no holes into files, though it believes so. With
         `small_pages` its memory has no huge ones, of which the kernel frees no parts. What of that fails is told by its end with status 125
         and one line of output. Raises `InfrastructureError` when the kernel gives no process, or the warden has ended.
