@@ -9,21 +9,21 @@ which is not in its time.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import re
 import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
 
 from agentenv.benchmarks.row import Row, Scale, Target, in_turn, latency_row, machine, percentile, timed
+from agentenv.benchmarks.workbench import Workbench
 from agentenv.errors import BackendUnavailable, InfrastructureError
 from agentenv.isolation.artefacts import ArtefactStore
 from agentenv.isolation.contract import MachineSpec, RootFilesystem, Tree
@@ -52,26 +52,13 @@ _MIB = 1 << 20
 
 
 @dataclass
-class Bench:
+class Bench(Workbench):
     """A directory with a backend in it, a loop to drive it with, and the image of its machines."""
 
-    directory: Path
     launcher: Launcher
     backend: FirecrackerBackend
-    loop: asyncio.AbstractEventLoop
     root: RootFilesystem
     image: Path
-    _numbers: itertools.count[int] = field(default_factory=itertools.count)
-
-    def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Runs one coroutine to its end."""
-        return self.loop.run_until_complete(work)
-
-    def new(self, name: str) -> Path:
-        """A new directory."""
-        directory = self.directory / f"{name}{next(self._numbers)}"
-        directory.mkdir()
-        return directory
 
     def spec(self) -> MachineSpec:
         """One to restore, with its disk in its place, as the node leaves it."""
@@ -118,7 +105,7 @@ def bench() -> Iterator[Bench]:
         launcher = runner.run(Launcher.open(programs, CgroupTree.discover(), owner))
         backend = FirecrackerBackend(launcher, store, settings)
         try:
-            yield Bench(owner, launcher, backend, runner.get_loop(), root, image)
+            yield Bench(owner, runner.get_loop(), launcher, backend, root, image)
         finally:
             runner.run(backend.close())
 

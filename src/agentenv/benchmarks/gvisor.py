@@ -7,20 +7,19 @@ reference finds everything mounted and has no limits. A start is over for both w
 from __future__ import annotations
 
 import asyncio
-import itertools
 import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 from agentenv.benchmarks.row import Row, Scale, Target, in_turn, latency_row, timed
+from agentenv.benchmarks.workbench import Workbench
 from agentenv.guest import Command, Connection
 from agentenv.guest.frames import Kind, encode
 from agentenv.guest.processes import start as start_process
@@ -39,26 +38,17 @@ _AT_MOST = Target("ratio", "<=", 1.2)
 
 
 @dataclass
-class Bench:
+class Bench(Workbench):
     """A directory with a backend in it and an event loop to drive it with; `private` is a thread with mounts of its own."""
 
-    directory: Path
     backend: GvisorBackend
-    loop: asyncio.AbstractEventLoop
     private: ThreadPoolExecutor
-    _numbers: itertools.count[int] = field(default_factory=itertools.count)
-
-    def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Runs one coroutine to its end."""
-        return self.loop.run_until_complete(work)
 
     def spec(self) -> MachineSpec:
         """What both contenders start: the machine's /usr under an overlay of its own, over a root of links into it."""
-        name = f"b{next(self._numbers)}"
-        directory = self.directory / name
-        directory.mkdir()
+        directory = self.new("b")
         trees = (Tree("/", "root", (self.directory / "base",)), Tree("/usr", "usr", (Path("/usr"),)))
-        return MachineSpec(name, directory, RootFilesystem(trees, "bench"), "bench", Resources())
+        return MachineSpec(directory.name, directory, RootFilesystem(trees, "bench"), "bench", Resources())
 
     def start(self) -> GvisorMachine:
         """A machine of ours."""
@@ -84,7 +74,7 @@ def bench() -> Iterator[Bench]:
         backend = runner.run(GvisorBackend.open(owner))
         try:
             with ThreadPoolExecutor(1, initializer=mounts.enter_private_namespace) as private:
-                yield Bench(owner, backend, runner.get_loop(), private)
+                yield Bench(owner, runner.get_loop(), backend, private)
         finally:
             runner.run(backend.close())
 

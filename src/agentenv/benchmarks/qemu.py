@@ -9,20 +9,20 @@ when its processors run.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 import socket
 import subprocess
 import tempfile
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from agentenv.benchmarks.row import Row, Scale, Target, in_turn, latency_row, timed
+from agentenv.benchmarks.workbench import Workbench
 from agentenv.errors import BackendUnavailable, InfrastructureError
 from agentenv.guest import Connection, files
 from agentenv.isolation.artefacts import ArtefactStore
@@ -41,27 +41,14 @@ _PORTS = 4
 
 
 @dataclass
-class Bench:
+class Bench(Workbench):
     """A directory with a backend in it, a loop to drive it with, and the guest that both contenders run."""
 
-    directory: Path
     backend: QemuBackend
     store: ArtefactStore
     qemu: Qemu
-    loop: asyncio.AbstractEventLoop
     root: RootFilesystem
     guest: GuestFiles
-    _numbers: itertools.count[int] = field(default_factory=itertools.count)
-
-    def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Runs one coroutine to its end."""
-        return self.loop.run_until_complete(work)
-
-    def new(self, name: str) -> Path:
-        """A new directory."""
-        directory = self.directory / f"{name}{next(self._numbers)}"
-        directory.mkdir()
-        return directory
 
     def spec(self, disk: Path | None = None) -> MachineSpec:
         """One to start, or to restore with a copy of `disk` in its place, as the node leaves it."""
@@ -105,7 +92,7 @@ def bench() -> Iterator[Bench]:
             if not (probe := backend.probe()).usable:
                 raise BackendUnavailable(probe.reason or "QEMU cannot be used.", remedy=probe.remedy)
             guest = prepare_guest(root, store, transport="serial", elf=False)
-            yield Bench(owner, backend, store, qemu, runner.get_loop(), root, guest)
+            yield Bench(owner, runner.get_loop(), backend, store, qemu, root, guest)
         finally:
             runner.run(backend.close())
 
