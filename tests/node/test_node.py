@@ -13,6 +13,7 @@ from tests.node.conftest import Recorder, Run
 from tests.node.doubles import OpenBackend, OpenMachine
 
 from agentenv.errors import CapabilityError, InfrastructureError, InvalidState, NotFound, SandboxDied, Stage, StartupTimeout, StorageFull
+from agentenv.isolation.attempt import Attempt
 from agentenv.isolation.contract import MachineSpec, Resources, RootFilesystem, Timeouts
 from agentenv.node import NetworkRequest, Node, NodeSandbox, SandboxRequest
 
@@ -189,6 +190,22 @@ async def test_a_backends_timeout_gets_the_stages_before_it(open_node: Node, bac
     with pytest.raises(StartupTimeout, match="MicroVM startup timeout") as caught:
         await open_node.create(SandboxRequest(image=root_tree))
     assert [stage.name for stage in caught.value.timings] == ["image", "directories", "network", "firmware"]
+
+
+async def test_of_two_limits_the_backends_comes_first(
+    open_node: Node, backend: OpenBackend, root_tree: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def within_its_own(spec: MachineSpec) -> OpenMachine:
+        attempt = Attempt("MicroVM")
+        attempt.printed = lambda: "the last that it printed"
+        async with attempt.within(spec.timeouts.startup):
+            await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(backend, "start", within_its_own)
+    with pytest.raises(StartupTimeout) as caught:
+        await open_node.create(SandboxRequest(image=root_tree, timeouts=Timeouts(startup=0.3)))
+    assert caught.value.last_output == "the last that it printed"
 
 
 async def test_closing_ends_every_sandbox_even_when_the_closer_is_cancelled(backend: OpenBackend, home: Path, root_tree: str) -> None:

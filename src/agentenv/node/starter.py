@@ -31,6 +31,9 @@ from agentenv.node.trash import Trash
 STARTS_PER_PROCESSOR = 2
 """Machines without a kernel of their own that start at once, for each processor: one waits for the kernel while another computes."""
 
+_LATER = 1.1
+"""How much later than a backend's own limit the node's comes: of the two the backend knows what its machine has printed."""
+
 
 class Backends:
     """The backends that this owner has opened, each on first use."""
@@ -244,6 +247,7 @@ class Starter:
             return machine, machine.stages
         if not isinstance(backend, Restoring):
             raise CapabilityError(f"the backend {backend.name!r} cannot start a sandbox from memory.", remedy="Give `memory=False`.")
+        _leave_to_backend(order, limit)
         machine = await backend.restore(spec, order.origin.memory.paths[0])
         async with AsyncExitStack() as abandon:
             abandon.push_async_callback(machine.kill)
@@ -256,16 +260,15 @@ class Starter:
 
     @asynccontextmanager
     async def _turn(self, order: Order, limit: asyncio.Timeout, among: asyncio.Semaphore | asyncio.Lock) -> AsyncIterator[None]:
-        """Its turn; where it had to wait for it, the time that it has for its start begins anew."""
-        if not among.locked():
-            async with among:
-                yield
-            return
-        order.enter("turn")
-        limit.reschedule(None)
+        """Its turn, with which the time that a backend has for the start begins, however long it was waited for."""
+        waits = among.locked()
+        if waits:
+            order.enter("turn")
+            limit.reschedule(None)
         async with among:
-            limit.reschedule(asyncio.get_running_loop().time() + order.request.timeouts.startup)
-            order.enter("backend")
+            if waits:
+                order.enter("backend")
+            _leave_to_backend(order, limit)
             yield
 
     async def _network(self, order: Order, stack: AsyncExitStack) -> tuple[Network, Guard | None]:
@@ -276,6 +279,10 @@ class Starter:
         stack.push_async_callback(self._networks.release, slot)
         guard = await self._networks.guard(slot, order.hostname, wanted.policy)
         return Network(True, slot.netns, slot.address, _nameservers(slot)), guard
+
+
+def _leave_to_backend(order: Order, limit: asyncio.Timeout) -> None:
+    limit.reschedule(asyncio.get_running_loop().time() + _LATER * order.request.timeouts.startup)
 
 
 @contextmanager
