@@ -95,6 +95,18 @@ async def test_it_is_a_backend_that_restores(tiny: BackendYard) -> None:
     assert tiny.backend.name == "firecracker"
 
 
+async def test_an_image_that_was_cut_off_is_one_error_and_leaves_nothing(tiny: BackendYard) -> None:
+    checkpoint, size = await tiny.checkpoint(), tiny.image.stat().st_size
+    spec = tiny.spec()
+    os.truncate(tiny.image, size // 2)
+    try:
+        with pytest.raises(InfrastructureError, match=f"{tiny.image.name} .* but has only {size // 2}: it was cut off"):
+            await tiny.backend.restore(spec, checkpoint)
+    finally:
+        tiny.image.unlink()  # what is mapped of it is gone for good
+    assert sorted(path.name for path in spec.directory.rglob("*")) == [Path(DISK).name, Path(DISK).parent.name]
+
+
 async def test_machines_go_on_from_a_checkpoint_with_disks_of_their_own(tiny: BackendYard) -> None:
     checkpoint = await tiny.checkpoint()
     machines = await asyncio.gather(*(tiny.backend.restore(tiny.spec(), checkpoint) for _ in range(3)))

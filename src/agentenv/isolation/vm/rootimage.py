@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from agentenv.errors import BackendUnavailable, CapabilityError, InfrastructureError
 from agentenv.isolation.artefacts.storing import make_once
 from agentenv.isolation.contract import RootFilesystem
 from agentenv.isolation.overlay import flatten
 from agentenv.isolation.vm.disk import find_tool
+from agentenv.isolation.vm.superblock import Filesystem, require_whole
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how many bytes of it are done, and of how many (0: unknown)."""
@@ -37,14 +37,14 @@ class RootImage:
     """The file `path` holds the image in the format `filesystem`."""
 
     path: Path
-    filesystem: Literal["erofs", "squashfs"]
+    filesystem: Filesystem
 
 
 def root_image(root: RootFilesystem, directory: Path, progress: Progress | None = None) -> RootImage:
     """The root image of `root`, kept in `directory`; seconds the first time.
 
     Raises `CapabilityError` for a root that is put together from directories of this machine, `BackendUnavailable` where no program
-    can make it, `InfrastructureError` when the making fails (a full disk).
+    can make it, `InfrastructureError` when the making fails (a full disk) or the kept one was cut off.
     """
     layers = plain_layers(root)
     filesystem, program = _maker()
@@ -64,6 +64,7 @@ def root_image(root: RootFilesystem, directory: Path, progress: Progress | None 
             )
 
     make_once(path, make)
+    require_whole(path, filesystem)
     return RootImage(path, filesystem)
 
 
@@ -91,7 +92,7 @@ def _one_tree(layers: Sequence[Path], directory: Path) -> Iterator[Path]:
         yield tree
 
 
-def _maker() -> tuple[Literal["erofs", "squashfs"], str]:
+def _maker() -> tuple[Filesystem, str]:
     if program := find_tool("mkfs.erofs"):
         return "erofs", program
     if program := find_tool("mksquashfs"):
