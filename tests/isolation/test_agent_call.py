@@ -9,7 +9,7 @@ import pytest
 
 from agentenv.errors import InfrastructureError, ProtocolError
 from agentenv.guest.frames import Kind, encode
-from agentenv.isolation.namespace.agent_call import call
+from agentenv.isolation.namespace.agent_call import ask, call
 
 HELLO = encode(0, Kind.EVENT, {"event": "hello", "protocol": 1, "version": "x", "pid": 1})
 
@@ -28,6 +28,15 @@ def test_the_result_comes_back(pair: tuple[socket.socket, socket.socket]) -> Non
     assert call(near, "stats", timeout=5.0, detail=True) == {"processes": 3}
     assert far.recv(1000) == encode(1, Kind.OPEN, {"op": "stats", "detail": True})
     assert near.fileno() == -1
+
+
+def test_a_connection_may_be_kept_for_more(pair: tuple[socket.socket, socket.socket]) -> None:
+    near, far = pair
+    far.sendall(HELLO + encode(1, Kind.RESULT, {}))
+    assert ask(near, "thaw", number=1, timeout=5.0) == {}
+    far.sendall(encode(2, Kind.RESULT, {"processes": 3}))
+    assert ask(near, "stats", number=2, timeout=5.0) == {"processes": 3}
+    assert far.recv(1000) == encode(1, Kind.OPEN, {"op": "thaw"}) + encode(2, Kind.OPEN, {"op": "stats"})
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,8 @@ class MachineSpec:
 class Usage:
     """What a machine uses now: bytes, seconds of processor time, shares of time stalled (PSI avg10, 0-100).
 
-    None where the kernel does not tell.
+    None where the kernel does not tell. `storage_free` is told by a file system of the machine's own, which is full before `storage` is as
+    large as its limit: some of the disk it needs itself.
     """
 
     memory: int | None = None
@@ -160,6 +161,7 @@ class Usage:
     cpu_pressure: float | None = None
     memory_pressure: float | None = None
     io_pressure: float | None = None
+    storage_free: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

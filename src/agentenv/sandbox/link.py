@@ -35,6 +35,8 @@ SIGKILL = 9
 SIGXFSZ = 25
 _NO_FORK = (b"Resource temporarily unavailable", b"Cannot allocate memory", b"can't start new thread", b"annot fork")
 _NO_SPACE = (b"No space left on device", b"Disk quota exceeded", b"File too large", b"File size limit exceeded")
+_AS_GOOD_AS_FULL = 0.05
+"""Of the storage limit: with less left there is no room for what was to be written, which is not always a single byte."""
 _ENDED = b"Killed"
 """What a shell prints of a child that SIGKILL ended, and then may go on."""
 _TAIL = 16 << 10
@@ -186,8 +188,11 @@ class Link:
 
     async def _check_storage(self) -> None:
         """Raises `StorageFull` when it is the sandbox's storage that is full, and not a small file system in it such as /tmp."""
-        limit, used = self.host.request.resources.storage, (await self.host.usage()).storage
-        if limit is not None and used is not None and used >= 0.95 * limit:
+        limit, usage = self.host.request.resources.storage, await self.host.usage()
+        if limit is None:
+            return
+        free = usage.storage_free if usage.storage_free is not None else limit - (usage.storage or 0)
+        if free <= _AS_GOOD_AS_FULL * limit:
             raise await self._storage_full("")
 
     async def _storage_full(self, detail: str) -> StorageFull:

@@ -145,7 +145,9 @@ class GuestMachine(ABC):
         told = await self._ask("stats")
         memory = usage.memory if usage.memory is not None else told.get("memory")
         cpu_seconds = usage.cpu_seconds if usage.cpu_seconds is not None else told.get("cpu_seconds")
-        return replace(usage, memory=memory, cpu_seconds=cpu_seconds, processes=told.get("threads"))
+        total, used = told.get("disk_total"), told.get("disk_used")
+        free = None if total is None or used is None else total - used
+        return replace(usage, memory=memory, cpu_seconds=cpu_seconds, processes=told.get("threads"), storage_free=free)
 
     async def oom_kills(self) -> tuple[OomKill, ...]:
         """The guest's kills for want of memory that its console still shows, the oldest first."""
