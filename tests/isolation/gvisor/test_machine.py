@@ -102,7 +102,7 @@ async def test_traffic_of_its_disk_is_limited(yard: GvisorYard) -> None:
 
 async def test_a_fork_bomb_of_root_is_held(yard: GvisorYard) -> None:
     machine = await yard.backend.start(yard.spec(resources=Resources(pids=20)))
-    told = await shell(machine, "i=0; while [ $i -lt 40 ]; do sleep 5 & i=$((i+1)); done; echo all")
+    told = await shell(machine, "i=0; while [ $i -lt 40 ]; do sleep 100 & i=$((i+1)); done; echo all")
     assert "Cannot fork" in told
     await machine.resize(Resources(pids=100))
     assert await shell(machine, "echo more") == "more\n"
