@@ -16,11 +16,12 @@ from agentenv.errors import (
     NotFound,
     OutOfMemory,
     ProtocolError,
+    SandboxDied,
     Stage,
     StartupTimeout,
     StorageFull,
 )
-from agentenv.isolation.contract import Resources
+from agentenv.isolation.contract import OomKill, Resources
 from agentenv.node.control import SOCKET, ControlServer, Fault, ask, describe, restored
 from agentenv.node.sandbox import NodeSandbox
 
@@ -108,6 +109,10 @@ def test_the_facts_of_an_error_survive_the_way() -> None:
     assert "out of storage" in str(full)
     assert (memory.peak, memory.process) == (2 << 20, "python")
     assert (late.stage, late.timings) == ("agent", (Stage("launch", 0.5),))
+    kills = (OomKill(limit=1 << 20, peak=2 << 20, process="python"),)
+    dead = restored(describe(SandboxDied("sb1", "it was ended for want of memory", evidence={"oom_kills": kills, "exit_code": 1})))
+    assert isinstance(dead, SandboxDied)
+    assert dead.evidence == {"oom_kills": kills, "exit_code": 1}
 
 
 def test_an_error_of_a_newer_version_is_still_an_error() -> None:

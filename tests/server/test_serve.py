@@ -68,7 +68,7 @@ def test_the_program_tells_its_key_once_and_ends_in_order_at_a_signal(server_hom
 
 
 def test_what_ran_is_paused_for_the_next_server(start_server: StartServer) -> None:
-    first = start_server()
+    first = start_server({"sandboxes.isolation": "namespace"})  # which cannot write memory down
     with first.client() as client:
         running, paused, on_disk = create(client, timeout=1000), create(client), create(client)
         client.post(f"/sandboxes/{paused}/pause")

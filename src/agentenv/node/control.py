@@ -17,8 +17,8 @@ import msgspec
 
 import agentenv.errors as errors
 from agentenv.egress.policy import EgressPolicy
-from agentenv.errors import AgentEnvError, InvalidState, ProtocolError, Stage, StartupTimeout
-from agentenv.isolation.contract import Resources
+from agentenv.errors import AgentEnvError, InvalidState, ProtocolError, SandboxDied, Stage, StartupTimeout
+from agentenv.isolation.contract import OomKill, Resources
 from agentenv.node.sandbox import NodeSandbox
 
 SOCKET = "control.sock"
@@ -189,6 +189,8 @@ def restored(fault: Fault) -> AgentEnvError:
     vars(error).update(fault.fields)
     if isinstance(error, StartupTimeout):
         error.timings = msgspec.convert(error.timings, tuple[Stage, ...])
+    if isinstance(error, SandboxDied) and "oom_kills" in error.evidence:
+        error.evidence = {**error.evidence, "oom_kills": msgspec.convert(error.evidence["oom_kills"], tuple[OomKill, ...])}
     return error
 
 

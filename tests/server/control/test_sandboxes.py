@@ -362,7 +362,7 @@ def test_rules_for_the_network_are_kept_and_change_while_it_runs(server: Running
 
 @needs_root
 def test_a_sandbox_made_without_a_network_is_given_one_and_loses_what_it_reached(start_server: StartServer) -> None:
-    server = start_server({"sandboxes": {"internet": False}})
+    server = start_server({"sandboxes": {"internet": False, "isolation": "namespace"}})
     with server.client() as client:
         sandbox = create(client)
         path = f"/sandboxes/{sandbox}/network"

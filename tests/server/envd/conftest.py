@@ -66,7 +66,8 @@ async def shared(node: Node) -> AsyncIterator[AsyncSandbox]:
 async def sandbox(request: pytest.FixtureRequest, node: Node, shared: AsyncSandbox) -> AsyncIterator[AsyncSandbox]:
     """The shared one with a home directory as it was, or one of its own for a test that is marked `own_sandbox`."""
     if request.node.get_closest_marker("own_sandbox"):
-        async with await AsyncSandbox.create(node=node) as made:
+        # One of them has its memory run out, which ends other backends' sandboxes as a whole.
+        async with await AsyncSandbox.create(node=node, isolation="namespace") as made:
             yield made
         return
     yield shared

@@ -71,6 +71,8 @@ async def test_files_of_others_change_hands_when_they_are_written(http: httpx.As
 async def test_metadata_stays_with_a_file(http: httpx.AsyncClient, sandbox: AsyncSandbox) -> None:
     metadata = {"x-metadata-Purpose": "to be kept", "x-metadata-n": "1"}
     answer = await put(http, "noted", b"1", **metadata)
+    if answer.status_code == 501:
+        pytest.skip("the backend's files have no attributes of their users'")
     assert answer.json()[0]["metadata"] == {"purpose": "to be kept", "n": "1"}
     await sandbox.commands.run(
         "mv noted moved; cp moved plain; mkdir d; cp --preserve=xattr moved d/copy", cwd="/home/user", user="user", check=True

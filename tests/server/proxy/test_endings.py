@@ -46,7 +46,7 @@ async def test_traffic_leaves_one_alone_that_must_not_be_woken(http: httpx.Async
 
 
 async def test_connections_belong_to_one_generation(http: httpx.AsyncClient, url: str, sandbox: AsyncSandbox) -> None:
-    snapshot = await sandbox.snapshot()
+    snapshot = await sandbox.snapshot(memory=False)
     assert (await http.get("/", headers=to(PORT))).status_code == 200
     async with connect(
         f"ws{url.removeprefix('http')}/", additional_headers=to(WEBSOCKET_PORT), subprotocols=[Subprotocol("chat")]

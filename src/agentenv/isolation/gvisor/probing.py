@@ -101,6 +101,7 @@ def capabilities(cgroups: CgroupTree) -> Capabilities:
         "cpu: a sandbox goes on seeing as many processors as it started with, also after `resize`.",
         "storage: at its limit the sandbox as a whole is ended, since it is not seen from outside which of its processes writes.",
         "snapshots of files: named pipes are not in them, since they exist in gVisor's kernel only.",
+        "files: they have no attributes of users (xattr), which is where metadata of uploaded files is kept.",
         "processes: it is not counted how often `pids` was reached, and root of a sandbox may change it.",
         "memory snapshots: a process that holds a removed file open cannot be written down.",
         *([_SLOW_NETWORK] if privileged else [_NO_NETWORK, _NO_USERS]),
