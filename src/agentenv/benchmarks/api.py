@@ -21,13 +21,13 @@ from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
 
-from agentenv.benchmarks.row import Row, Scale, Target, in_turn, latency_row, machine, percentile, timed
+from agentenv.benchmarks.row import ISOLATION, Row, Scale, Target, in_turn, latency_row, machine, percentile, timed
 from agentenv.errors import AgentEnvError, InfrastructureError
 from agentenv.paths import HERE
 from agentenv.sandbox import AsyncSandbox, Sandbox
 
 AT_ONCE = 64
-IN_PROCESS = {"server": HERE, "isolation": "namespace"}
+IN_PROCESS = {"server": HERE, "isolation": ISOLATION}
 """The words that make a sandbox in this process instead, of the same kind as the server's."""
 _KEY = "e2b_" + "0123456789abcdef" * 2
 _SETTINGS = """

@@ -5,13 +5,13 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 
-from agentenv.benchmarks.row import Row, Scale, Target, in_turn, latency_row, timed
+from agentenv.benchmarks.row import ISOLATION, Row, Scale, Target, in_turn, latency_row, timed
 from agentenv.sandbox import Sandbox
 
 
 def run_exec(scale: Scale) -> Iterator[Row]:
     """`commands.run("true")` beside a plain subprocess of the host doing the same."""
-    with Sandbox.create() as sandbox:
+    with Sandbox.create(isolation=ISOLATION) as sandbox:
         mine, theirs = in_turn(
             scale.count(1000, 50),
             lambda: timed(lambda: sandbox.commands.run("true")),
@@ -23,7 +23,7 @@ def run_exec(scale: Scale) -> Iterator[Row]:
 def run_shell(scale: Scale) -> Iterator[Row]:
     """One command in `Sandbox.shell()` beside a bare bash on a pipe that echoes one line, the least that any persistent shell must do."""
     with (
-        Sandbox.create() as sandbox,
+        Sandbox.create(isolation=ISOLATION) as sandbox,
         sandbox.shell() as shell,
         subprocess.Popen(["bash", "--noprofile", "--norc"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as bash,
     ):

@@ -8,8 +8,9 @@ from contextlib import ExitStack
 from itertools import combinations
 from pathlib import Path
 from statistics import median
+from time import sleep
 
-from agentenv.benchmarks.row import Row, Scale, Target, machine
+from agentenv.benchmarks.row import ISOLATION, Row, Scale, Target, machine
 from agentenv.benchmarks.start import bubblewrap
 from agentenv.sandbox import Sandbox
 
@@ -18,11 +19,30 @@ REFERENCE_ALIVE = 100
 STRIDE = 5
 """The memory in use is read after every so many."""
 
+_HELD = ("AnonPages", "Shmem", "KernelStack", "PageTables", "SUnreclaim", "Percpu", "VmallocUsed")
+_LOOK_AGAIN, _LOOKS_AT_MOST = 0.5, 60
+_STILL = 256 << 10
+"""Bytes: so much comes and goes on a machine that does nothing."""
+
 
 def used_bytes() -> int:
-    """Memory of the whole machine that is not available to others, in bytes (/proc/meminfo)."""
+    """Memory of the whole machine that programs and the kernel hold, in bytes: nobody else can have it (proc_meminfo(5)).
+
+    Added up, and not what is missing from MemFree or MemAvailable: where there are gigabytes of cache, those are off by many sandboxes.
+    """
     fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    return (int(fields["MemTotal"].split()[0]) - int(fields["MemAvailable"].split()[0])) * 1024
+    return sum(int(fields[name].split()[0]) for name in _HELD) * 1024
+
+
+def settle() -> None:
+    """Returns when the kernel has freed what ended before: it goes on with that for seconds, which would pass for a gain of the next."""
+    before = used_bytes()
+    for _ in range(_LOOKS_AT_MOST):
+        sleep(_LOOK_AGAIN)
+        now = used_bytes()
+        if now > before - _STILL:
+            return
+        before = now
 
 
 def marginal(points: Sequence[tuple[int, int]]) -> float:
@@ -37,10 +57,10 @@ def sandboxes(count: int) -> float:
     """Bytes for one of `count` idle sandboxes, started beside others that have brought up what all share."""
     with ExitStack() as stack:
         for _ in range(min(20, count)):
-            stack.enter_context(Sandbox.create())
+            stack.enter_context(Sandbox.create(isolation=ISOLATION))
         points = [(0, used_bytes())]
         for alive in range(1, count + 1):
-            stack.enter_context(Sandbox.create())
+            stack.enter_context(Sandbox.create(isolation=ISOLATION))
             if alive % STRIDE == 0:
                 points.append((alive, used_bytes()))
         return marginal(points)

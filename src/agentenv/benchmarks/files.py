@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
 
-from agentenv.benchmarks.row import Row, Scale, Target, in_turn, rate_row
+from agentenv.benchmarks.row import ISOLATION, Row, Scale, Target, in_turn, rate_row
 from agentenv.sandbox import Sandbox
 
 MEGABYTE = 1_000_000
@@ -46,7 +46,7 @@ def run(scale: Scale) -> Iterator[Row]:
     rounds = scale.count(7, 3)
     megabytes = len(content) / MEGABYTE
     target = Target("ratio", ">=", 0.5)
-    with tempfile.TemporaryDirectory() as folder, Sandbox.create() as sandbox:
+    with tempfile.TemporaryDirectory() as folder, Sandbox.create(isolation=ISOLATION) as sandbox:
         copy = Path(folder) / "copy"
 
         def write() -> float:

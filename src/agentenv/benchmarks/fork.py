@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from time import perf_counter
 
-from agentenv.benchmarks.row import Row, Scale, Target, latency_row
+from agentenv.benchmarks.row import ISOLATION, Row, Scale, Target, latency_row
 from agentenv.errors import AgentEnvError
 from agentenv.sandbox import Sandbox
 
@@ -16,7 +16,7 @@ UPPER_MB = 20
 def start_once() -> float:
     """Seconds that one `Sandbox.create()` takes."""
     begin = perf_counter()
-    sandbox = Sandbox.create()
+    sandbox = Sandbox.create(isolation=ISOLATION)
     seconds = perf_counter() - begin
     sandbox.kill()
     return seconds
@@ -27,7 +27,7 @@ def run(scale: Scale) -> Iterator[Row]:
     children = scale.count(CHILDREN, 4)
     per_child: list[float] = []
     starts: list[float] = []
-    with Sandbox.create() as parent:
+    with Sandbox.create(isolation=ISOLATION) as parent:
         parent.commands.run(f"mkdir -p /data && for i in $(seq {UPPER_MB}); do head -c 1000000 /dev/urandom > /data/$i; done", check=True)
         for _ in range(scale.count(5, 2)):
             starts += [start_once() for _ in range(20)]

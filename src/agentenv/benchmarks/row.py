@@ -10,6 +10,9 @@ from dataclasses import asdict, dataclass
 from time import perf_counter, sleep
 from typing import Literal
 
+ISOLATION = "namespace"
+"""What is measured where a row does not name a backend, whatever stronger one this machine has."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from time import perf_counter
 
-from agentenv.benchmarks.row import Row, Scale, Target, in_turn, latency_row, machine, percentile, timed
+from agentenv.benchmarks.row import ISOLATION, Row, Scale, Target, in_turn, latency_row, machine, percentile, timed
 from agentenv.errors import CapabilityError, NotFound
 from agentenv.sandbox import Sandbox
 
@@ -43,7 +43,7 @@ def run(scale: Scale) -> Iterator[Row]:
 
     def ours() -> float:
         begin = perf_counter()
-        sandbox = Sandbox.create()
+        sandbox = Sandbox.create(isolation=ISOLATION)
         sandbox.commands.run("true")
         seconds = perf_counter() - begin
         for stage in sandbox.timings:

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from agentenv.benchmarks.row import Row, Scale, Target, in_turn, rate_row
+from agentenv.benchmarks.row import ISOLATION, Row, Scale, Target, in_turn, rate_row
 from agentenv.envs import SandboxVectorEnv
 
 ENVIRONMENT = "CartPole-v1"
@@ -28,7 +28,7 @@ def run(scale: Scale) -> Iterator[Row]:
     """One row: steps of all lanes together a second."""
     steps = 200  # short turns, so that what else the machine does falls on both sides alike
     actions = np.random.default_rng(0).integers(0, 2, size=(steps, LANES))
-    ours = SandboxVectorEnv(f"gymnasium:{ENVIRONMENT}", num_envs=LANES)
+    ours = SandboxVectorEnv(f"gymnasium:{ENVIRONMENT}", num_envs=LANES, isolation=ISOLATION)
     theirs = gymnasium.make_vec(ENVIRONMENT, num_envs=LANES, vectorization_mode="async")
     try:
         ours.reset(seed=0)

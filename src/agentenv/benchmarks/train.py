@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 from stable_baselines3 import PPO
 
-from agentenv.benchmarks.row import Row, Scale, Target, in_turn, rate_row
+from agentenv.benchmarks.row import ISOLATION, Row, Scale, Target, in_turn, rate_row
 from agentenv.benchmarks.step import ENVIRONMENT, LANES
 from agentenv.envs import SandboxVectorEnv
 from agentenv.train.learner import use_threads
@@ -35,7 +35,7 @@ def run(scale: Scale) -> Iterator[Row]:
     # As a training does: spinning PyTorch threads would take the cores that the environments of both sides need.
     use_threads()
     steps = N_STEPS * LANES
-    ours = SandboxVectorEnv(f"gymnasium:{ENVIRONMENT}", num_envs=LANES)
+    ours = SandboxVectorEnv(f"gymnasium:{ENVIRONMENT}", num_envs=LANES, isolation=ISOLATION)
     theirs = gymnasium.make_vec(ENVIRONMENT, num_envs=LANES, vectorization_mode="async")
     try:
         sandboxed, plain = learner(ours), learner(theirs)
