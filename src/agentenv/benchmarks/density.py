@@ -19,7 +19,7 @@ REFERENCE_ALIVE = 100
 STRIDE = 5
 """The memory in use is read after every so many."""
 
-_HELD = ("AnonPages", "Shmem", "KernelStack", "PageTables", "SUnreclaim", "Percpu", "VmallocUsed")
+_HELD = ("AnonPages", "Shmem", "KernelStack", "PageTables", "SUnreclaim", "Percpu")
 _LOOK_AGAIN, _LOOKS_AT_MOST = 0.5, 60
 _STILL = 256 << 10
 """Bytes: so much comes and goes on a machine that does nothing."""
@@ -55,6 +55,7 @@ def marginal(points: Sequence[tuple[int, int]]) -> float:
 
 def sandboxes(count: int) -> float:
     """Bytes for one of `count` idle sandboxes, started beside others that have brought up what all share."""
+    settle()
     with ExitStack() as stack:
         for _ in range(min(20, count)):
             stack.enter_context(Sandbox.create(isolation=ISOLATION))
@@ -69,6 +70,7 @@ def sandboxes(count: int) -> float:
 def bwraps(count: int) -> float:
     """Bytes for one of `count` idle shells under bubblewrap."""
     command = (*bubblewrap()[:-1], "/bin/sh", "-c", "echo ready; read forever")
+    settle()
     with ExitStack() as stack:
         points = [(0, used_bytes())]
         for alive in range(1, count + 1):
