@@ -139,15 +139,23 @@ class Ports:
     def _may_free(self) -> bool:
         """Whether a port will become free by itself; where none would, one more is plugged in that nobody uses."""
         with self._changed:
-            if not self._left and (number := self._plug_another()) is not None:
-                self._left.add(number)
+            if not self._left:
+                self._plug_ahead()
             return bool(self._left) and not self._closed
 
     def _choose(self, last: bool) -> int | None:
         if len(self._free) > (0 if last else _KEPT_FREE):
-            return self._free.pop()
+            chosen = self._free.pop()
+            if len(self._free) <= _KEPT_FREE:
+                self._plug_ahead()
+            return chosen
         number = self._plug_another()
         return self._free.pop() if number is None and self._free else number
+
+    def _plug_ahead(self) -> None:
+        """One more port that nobody uses, for whoever comes next: an emulated guest takes 50 ms until it has opened a new one."""
+        if (number := self._plug_another()) is not None:
+            self._left.add(number)
 
     def _plug_another(self) -> int | None:
         """The number of the port, which can be connected to at once; None where there can be no more. Raises OSError."""
