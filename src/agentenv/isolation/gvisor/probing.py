@@ -105,7 +105,7 @@ def capabilities(cgroups: CgroupTree) -> Capabilities:
         "processes: it is not counted how often `pids` was reached, and root of a sandbox may change it.",
         "memory snapshots: a process that holds a removed file open cannot be written down.",
         *([_SLOW_NETWORK] if privileged else [_NO_NETWORK, _NO_USERS]),
-        "speed: what makes many system calls (building, unpacking, starting programs) takes 3 to 11 times as long.",
+        "speed: what makes many system calls (building, unpacking, starting programs) takes 3 to 14 times as long.",
     ]
     return Capabilities(
         memory_snapshot=True,
