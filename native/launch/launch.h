@@ -49,7 +49,6 @@ struct request {
     const char *arguments[ARGUMENTS_MAX + 1]; /* of the agent, its own name first */
     size_t argument_count;
     unsigned cpus; /* how many cores the sandbox may use; 0: all */
-    bool flushed; /* fsync waits for the disk */
     bool show_memory; /* the agent keeps a meminfo of its own that goes over the kernel's */
     uint64_t tmp_bytes, shm_bytes, run_bytes;
     int listen, log; /* descriptors that came with the message, -1 when missing */
@@ -106,7 +105,7 @@ bool can_mount_proc(void);
 const char *fresh_network(void);
 
 /* mounts.c: each returns a detached mount's descriptor or -1 with errno; `what` says what was tried. */
-int overlay_mount(const struct tree *tree, bool user_namespace, bool flushed);
+int overlay_mount(const struct tree *tree, bool user_namespace);
 int plain_mount(const char *type, const char *const options[][2], unsigned attributes);
 int tmpfs_mount(uint64_t bytes, const char *mode, unsigned attributes);
 int attach(int mount, const char *target);

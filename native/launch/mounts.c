@@ -80,25 +80,25 @@ static int name_by_descriptor(int context, const struct tree *tree) {
     return chdir("/proc/self/fd") < 0 ? -1 : sys_fsconfig(context, FSCONFIG_STRING, "lowerdir", list);
 }
 
-static int overlay_context(bool user_namespace, bool flushed) {
+static int overlay_context(bool user_namespace) {
     int context = sys_fsopen("overlay");
     if (context < 0) return -1;
     if (user_namespace && sys_fsconfig(context, FSCONFIG_FLAG, "userxattr", NULL) < 0) return -1;
     /* Nothing written in a sandbox outlives a crash of the machine, so nothing waits for the disk. Older kernels lack the option: then it waits. */
-    if (!flushed) (void)sys_fsconfig(context, FSCONFIG_FLAG, "volatile", NULL);
+    (void)sys_fsconfig(context, FSCONFIG_FLAG, "volatile", NULL);
     return context;
 }
 
-int overlay_mount(const struct tree *tree, bool user_namespace, bool flushed) {
+int overlay_mount(const struct tree *tree, bool user_namespace) {
     unsigned attributes = ATTR_NODEV | ATTR_NOSUID;
-    int context = overlay_context(user_namespace, flushed);
+    int context = overlay_context(user_namespace);
     if (context < 0) return -1;
     if (name_by_standing(context, tree) < 0) {
         int error = errno;
         close(context);
         errno = error;
         if (error != EINVAL) return -1;
-        context = overlay_context(user_namespace, flushed);
+        context = overlay_context(user_namespace);
         if (context < 0 || name_by_descriptor(context, tree) < 0) return -1;
     }
     return finish(context, attributes);

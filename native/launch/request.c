@@ -6,7 +6,7 @@
  *   enter=PATH (the `tasks` of a version 1 cgroup, repeated)   memory_file=PATH (what the agent reads its use from)
  *   oom_file=PATH (and the number of kills for want of memory)
  *   tree=TARGET, then upper=PATH work=PATH and lower=PATH (repeated, topmost first) of that overlay; "/" comes first
- *   cpus=N   show_memory=1   flushed=1 (what a sandbox has flushed waits for the disk)   tmp=BYTES shm=BYTES run=BYTES   arg=TEXT (of the agent, repeated)
+ *   cpus=N   show_memory=1   tmp=BYTES shm=BYTES run=BYTES   arg=TEXT (of the agent, repeated)
  */
 #include "launch.h"
 
@@ -71,8 +71,8 @@ static const char *record(struct request *request, const char *key, const char *
         return tree_record(request, key, value);
     if (strcmp(key, "enter") == 0) return list_record(request->groups, &request->group_count, GROUPS_MAX, value);
     if (strcmp(key, "arg") == 0) return list_record(request->arguments, &request->argument_count, ARGUMENTS_MAX, value);
-    if (strcmp(key, "show_memory") == 0 || strcmp(key, "flushed") == 0) {
-        *(key[0] == 's' ? &request->show_memory : &request->flushed) = strcmp(value, "1") == 0;
+    if (strcmp(key, "show_memory") == 0) {
+        request->show_memory = strcmp(value, "1") == 0;
         return NULL;
     }
     if (strcmp(key, "cpus") == 0) {

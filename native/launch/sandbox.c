@@ -69,7 +69,7 @@ static bool prepare_trees(struct birth *birth) {
     for (size_t i = 0; i < request->tree_count; i++) {
         const struct tree *tree = &request->trees[i];
         if (make_layer(tree->upper) < 0 || make_layer(tree->work) < 0) return fail(birth, "making the writable layer of", tree->target);
-        birth->trees[i] = overlay_mount(tree, birth->host->user_namespace, birth->request->flushed);
+        birth->trees[i] = overlay_mount(tree, birth->host->user_namespace);
         if (birth->trees[i] < 0) return fail(birth, "mounting the overlay of", tree->target);
     }
     return true;

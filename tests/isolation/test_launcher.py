@@ -18,25 +18,7 @@ from agentenv.guest.native import binary
 from agentenv.isolation.namespace.answers import Facts, explain, facts, parse, refused, stages
 from agentenv.isolation.namespace.seccomp import compile_filter
 
-KEYS = [
-    "op",
-    "id",
-    "hostname",
-    "netns",
-    "into",
-    "enter",
-    "tree",
-    "upper",
-    "work",
-    "lower",
-    "cpus",
-    "tmp",
-    "shm",
-    "arg",
-    "show_memory",
-    "flushed",
-    "x",
-]
+KEYS = ["op", "id", "hostname", "netns", "into", "enter", "tree", "upper", "work", "lower", "cpus", "tmp", "shm", "arg", "show_memory", "x"]
 WORDS = st.sampled_from(["launch", "affinity", "kill", "/", "", "0", "18446744073709551616", "-1"])
 VALUES = WORDS | st.text(max_size=40).filter(lambda text: not text.startswith("/"))
 RECORDS = st.lists(st.tuples(st.sampled_from(KEYS), VALUES), max_size=30)

@@ -48,12 +48,6 @@ def test_temporary_file_systems_follow_the_memory(memory: int | None, tmp: int, 
     assert ("show_memory=1" in rows) == (memory is not None)
 
 
-@pytest.mark.parametrize("limit", ["disk_read", "disk_write", "disk_iops"])
-def test_what_is_flushed_waits_for_a_disk_that_is_limited(limit: str) -> None:
-    assert "flushed=1" in plan.records(_spec(resources=Resources(**{limit: 1000})), NO_GROUP)
-    assert "flushed=1" not in plan.records(_spec(resources=Resources(memory=GIB)), NO_GROUP)
-
-
 def test_cores_are_whole_and_no_more_than_there_are() -> None:
     here = len(os.sched_getaffinity(0))
     assert [plan.cores(cpu) for cpu in (None, 0.1, 1, 1.2, 10_000)] == [0, 1, 1, min(2, here), here]

@@ -63,8 +63,7 @@ class Birth:
         mounts.enter_private_namespace()
         os.sched_setaffinity(0, bundles.cores(self.spec))  # of this thread, which runsc inherits
         for tree in self.spec.root.trees:
-            places = self.bundle.upper(tree), self.bundle.work(tree), self.bundle.mount_point(tree)
-            mounts.mount_overlay(tree, *places, flushed=self.spec.resources.limits_disks)
+            mounts.mount_overlay(tree, self.bundle.upper(tree), self.bundle.work(tree), self.bundle.mount_point(tree))
         for target, shown in self._covers:
             mounts.cover(target, shown)
         if self.waits:

@@ -50,21 +50,20 @@ def cover(target: Path, file: Path) -> None:
     _check(_libc.mount(os.fsencode(file), os.fsencode(target), None, _MS_BIND, None), f"covering {target}")
 
 
-def mount_overlay(tree: Tree, upper: Path, work: Path, target: Path, *, ordinary: bool = False, flushed: bool = False) -> None:
+def mount_overlay(tree: Tree, upper: Path, work: Path, target: Path, *, ordinary: bool = False) -> None:
     """Mounts a tree at `target`, without devices or set-uid powers on the host. Changes the working directory. Raises OSError.
 
-    `ordinary`: for a user who is root in a user namespace only, and whose overlays keep their notes in other attributes. `flushed`: fsync
-    waits for the disk, as a limit of its traffic needs it.
+    `ordinary`: for a user who is root in a user namespace only, and whose overlays keep their notes in other attributes.
     """
     what = f"mounting the overlay of {tree.target}"
     with ExitStack() as held:
-        context = _overlay_context(held, ordinary, flushed)
+        context = _overlay_context(held, ordinary)
         try:
             _name_by_standing(context, tree, upper, work)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            context = _overlay_context(held, ordinary, flushed)
+            context = _overlay_context(held, ordinary)
             _name_by_descriptor(context, held, tree, upper, work)
         _check(_syscall(_FSCONFIG, context, _CREATE, None, None, 0), what)
         mount = _check(_syscall(_FSMOUNT, context, _CLOEXEC, _NOSUID_NODEV), what)
@@ -77,12 +76,11 @@ def _syscall(number: int, *arguments: int | bytes | None) -> int:
     return int(_libc.syscall(number, *wide))
 
 
-def _overlay_context(held: ExitStack, ordinary: bool, flushed: bool) -> int:
+def _overlay_context(held: ExitStack, ordinary: bool) -> int:
     context = _check(_syscall(_FSOPEN, b"overlay", _CLOEXEC), "opening an overlay")
     held.callback(os.close, context)
     # Nothing written in a sandbox outlives a crash of the machine, so nothing waits for the disk. Older kernels lack the option.
-    if not flushed:
-        _syscall(_FSCONFIG, context, _SET_FLAG, b"volatile", None, 0)
+    _syscall(_FSCONFIG, context, _SET_FLAG, b"volatile", None, 0)
     if ordinary:
         _check(_syscall(_FSCONFIG, context, _SET_FLAG, b"userxattr", None, 0), "an overlay of an ordinary user")
     return context

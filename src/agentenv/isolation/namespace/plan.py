@@ -45,8 +45,6 @@ def records(spec: MachineSpec, cgroup: Cgroup) -> list[str]:
     rows.append(f"cpus={cores(spec.resources.cpu)}")
     if memory is not None:
         rows.append("show_memory=1")
-    if spec.resources.limits_disks:
-        rows.append("flushed=1")
     if spec.network.netns is not None:
         # Through this process's own mount namespace: the launcher's does not see what was mounted after its start.
         rows.append(f"netns=/proc/{os.getpid()}/root{spec.network.netns}")
