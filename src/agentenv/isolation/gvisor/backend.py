@@ -152,7 +152,7 @@ class GvisorBackend:
         if way_out is not None:
             way_out.close()
         cgroup.apply(applied(spec.resources))
-        limit_disks(cgroup, spec, spec.resources)
+        limit_disks(cgroup, spec, spec.resources, writes_directly=False)
         release(cgroup)
         process = control.known(bundle.state)
         pidfd = os.pidfd_open(process.sandbox.pid)

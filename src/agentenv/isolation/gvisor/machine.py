@@ -132,14 +132,14 @@ class GvisorMachine:
             raise
 
     async def resize(self, resources: Resources) -> None:
-        """Changes limits of the live sandbox. Raises `InvalidState`, `InfrastructureError`, `SandboxDied`."""
+        """Changes limits of the live sandbox. Raises `CapabilityError`, `InvalidState`, `InfrastructureError`, `SandboxDied`."""
         self._check()
+        wanted = self._spec.resources.changed_by(resources)
+        if resources.limits_disks:
+            await asyncio.to_thread(limit_disks, self._held.cgroup, self._spec, wanted, writes_directly=False)
         await asyncio.to_thread(self._held.cgroup.apply, applied(resources))
         if resources.pids is not None:
             await limit_processes(self.directory, resources.pids)
-        wanted = self._spec.resources.changed_by(resources)
-        if resources.limits_disks:
-            await asyncio.to_thread(limit_disks, self._held.cgroup, self._spec, wanted)
         self._spec = replace(self._spec, resources=wanted)
 
     async def usage(self) -> Usage:

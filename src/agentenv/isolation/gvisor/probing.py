@@ -29,12 +29,13 @@ from agentenv.isolation.contract import (
     Tree,
 )
 from agentenv.isolation.gvisor.runsc import Runsc
-from agentenv.isolation.namespace.cgroups import DIRECT_WRITES_ONLY, CgroupTree
+from agentenv.isolation.namespace.cgroups import CgroupTree
 from agentenv.paths import state_home
 
 NAME = "gvisor"
 
 
+_DISK_UNLIMITED = "disk: version 1 of cgroups cannot limit what gVisor writes, all of which waits in the page cache of the machine."
 _SLOW_NETWORK = "network: its packets take a way through the agent, which costs more than a stack of the host's."
 _NO_USERS = "users: root is the only one, since to the host all of a sandbox is you."
 _NO_NETWORK = "network: a sandbox has a loopback only, since only root can connect it; ports still work through the agent."
@@ -96,7 +97,7 @@ def capabilities(cgroups: CgroupTree) -> Capabilities:
     privileged = os.geteuid() == 0
     lost = [
         *cgroups.lost,
-        *([DIRECT_WRITES_ONLY] if cgroups.limits_direct_writes_only else []),
+        *([_DISK_UNLIMITED] if cgroups.limits_direct_writes_only else []),
         "memory: at its limit the sandbox as a whole is ended, since one process of the host holds all of its memory.",
         "cpu: a sandbox goes on seeing as many processors as it started with, also after `resize`.",
         "storage: at its limit the sandbox as a whole is ended, since it is not seen from outside which of its processes writes.",
@@ -115,7 +116,7 @@ def capabilities(cgroups: CgroupTree) -> Capabilities:
         memory_limit="memory" in cgroups.controllers,
         cpu_limit="cpu" in cgroups.controllers,
         process_limit=True,
-        disk_limit="io" in cgroups.controllers,
+        disk_limit="io" in cgroups.controllers and not cgroups.limits_direct_writes_only,
         network=privileged,
         users=privileged,
         rootless=True,

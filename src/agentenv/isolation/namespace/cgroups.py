@@ -27,7 +27,7 @@ from agentenv.isolation.namespace.makers import Maker
 _PREFIX = "agentenv-"
 _NAME = re.compile(rf"{_PREFIX}[A-Za-z0-9_.-]{{1,190}}")
 DIRECT_WRITES_ONLY: Final = (
-    "disk: version 1 of cgroups holds back what is read, and what is written past the page cache (O_DIRECT, fsync); writes that wait in"
+    "disk: version 1 of cgroups holds back what is read, and what is written past the page cache (O_DIRECT, O_DSYNC); writes that wait in"
     " the page cache are written out by the kernel itself, without a limit."
 )
 _OWNED = re.compile(rf"{_PREFIX}(?P<owner>.+?)-(?:(?P<maker>\d+\.\d+\.\d+)-)?(?P<machine>[^-]+)")
@@ -233,6 +233,12 @@ class Cgroup:
                 f"the kernel refused a limit of cgroup {self.name} ({resources}): {error.strerror}.",
                 remedy="Choose values that this machine has, or end the sandbox if it is already gone.",
             ) from error
+
+    @property
+    def limits_direct_writes_only(self) -> bool:
+        """As `CgroupTree.limits_direct_writes_only`."""
+        control = self._control("io")
+        return control is not None and control.driver is cgroup_v1
 
     def limit_io(
         self, device: str, *, read_bytes: int | None = None, write_bytes: int | None = None, operations: int | None = None

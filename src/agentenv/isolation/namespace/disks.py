@@ -13,14 +13,20 @@ from agentenv.isolation.namespace.cgroups import Cgroup
 _BLOCK_DEVICES = Path("/sys/dev/block")
 
 
-def limit_disks(cgroup: Cgroup, spec: MachineSpec, resources: Resources) -> None:
+def limit_disks(cgroup: Cgroup, spec: MachineSpec, resources: Resources, *, writes_directly: bool = True) -> None:
     """Holds what runs in `cgroup` to the disk limits of `resources`, on each disk that files of the sandbox `spec` lie on.
 
-    To be called when it runs; nothing happens where `resources` has no such limit. Raises `CapabilityError` where disk traffic cannot be
+    To be called when it runs; nothing happens where `resources` has no such limit. Without `writes_directly` all that it writes waits in
+    the page cache first, which version 1 of cgroups does not hold back. Raises `CapabilityError` where disk traffic cannot be
     limited, `InfrastructureError` when the kernel refuses.
     """
     if not resources.limits_disks:
         return
+    if not writes_directly and cgroup.limits_direct_writes_only:
+        raise CapabilityError(
+            "disk traffic cannot be limited here: version 1 of cgroups cannot hold back what waits in the page cache.",
+            remedy="Leave `resources.disk_read`, `disk_write` and `disk_iops` out, or boot the machine with version 2 of cgroups.",
+        )
     places = {spec.directory, *(lower for tree in spec.root.trees for lower in tree.lowers)}
     disks = {disk for place in places if (disk := whole_disk(place)) is not None}
     if not disks:
