@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.node.doubles import OpenBackend, OpenMachine
 from agentenv.errors import AgentEnvError, CapabilityError, InfrastructureError, InvalidState, NotFound, StorageFull
 from agentenv.isolation.contract import MachineSpec
 from agentenv.node import Node, NodeSandbox, SandboxRequest
+from agentenv.node.snapshots import Snapshot, SnapshotTree
 
 
 def machine_of(sandbox: NodeSandbox) -> OpenMachine:
@@ -200,6 +202,28 @@ async def test_a_cancelled_snapshot_leaves_it_running(open_node: Node, root_tree
         await working
     assert machine_of(sandbox).calls.count("pause") == machine_of(sandbox).calls.count("resume")
     assert (await sandbox.snapshot("y")).name == "y"
+
+
+async def test_a_snapshot_that_is_given_up_when_it_is_written_down_is_deleted(
+    open_node: Node, root_tree: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = await open_node.create(SandboxRequest(image=root_tree))
+    machine_of(sandbox).write("a", "1")
+    loop, add, given_up = asyncio.get_running_loop(), SnapshotTree.add, threading.Event()
+
+    def add_and_give_up(tree: SnapshotTree, snapshot: Snapshot) -> None:
+        add(tree, snapshot)
+        loop.call_soon_threadsafe(working.cancel)
+        loop.call_soon_threadsafe(given_up.set)
+        assert given_up.wait(10)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SnapshotTree, "add", add_and_give_up)
+        working = asyncio.create_task(sandbox.snapshot("x"))
+        with pytest.raises(asyncio.CancelledError):
+            await working
+    assert await open_node.snapshots() == []
+    assert (await sandbox.snapshot("x")).name == "x"
 
 
 async def test_a_kill_breaks_a_copy_off(open_node: Node, root_tree: str) -> None:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import pytest
+from tests.machines import runsc_or_skip
 from tests.templates.conftest import Yard
 
 from agentenv.isolation import probe_all
 from agentenv.sandbox import AsyncSandbox
 from agentenv.templates import Options, Startup, Wanted, build_template
 
-ABLE = [probe.backend for probe in probe_all() if probe.usable and probe.capabilities.memory_snapshot and probe.backend == "gvisor"]
+
+@pytest.fixture
+def _gvisor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can write memory down and shows this machine's directories."""
+    runsc_or_skip(monkeypatch)
+    (probe,) = (probe for probe in probe_all() if probe.backend == "gvisor")
+    if not probe.usable:
+        pytest.skip(f"no gVisor here: {probe.reason}")
 
 
-@pytest.mark.skipif(not ABLE, reason="no gVisor here, which can write memory down and shows this machine's directories")
+@pytest.mark.usefixtures("_gvisor")
 async def test_the_started_process_goes_on_in_every_sandbox(yard: Yard) -> None:
     yard.write({"Dockerfile": "FROM host\nWORKDIR /srv\n"})
     startup = Startup(command="exec sh -c 'date +%s%N > /tmp/started; exec sleep infinity'", ready="test -s /tmp/started")

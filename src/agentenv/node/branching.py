@@ -90,7 +90,7 @@ class Branching:
             sandbox.require_machine()
             taken = await self.taking.take(sandbox, memory=takes_memory(sandbox, memory))
             parent = next((known for known in self.tree.all() if known.id == sandbox.origin.snapshot), None)
-            snapshot = await uninterrupted(self.keeping.keep(sandbox, taken, name, parent, self.tree.add))
+            snapshot = await self._kept(sandbox, taken, name, parent)
             sandbox.origin = replace(sandbox.origin, snapshot=snapshot.id)
         return snapshot
 
@@ -154,6 +154,21 @@ class Branching:
         if snapshot.memory:
             self.memories.remove(snapshot.id)
         return snapshot
+
+    async def _kept(self, sandbox: NodeSandbox, taken: Taken, name: str | None, parent: Snapshot | None) -> Snapshot:
+        """The snapshot of what was taken. One that is given up while it is written down is deleted: nobody would learn its id."""
+        written: list[Snapshot] = []
+
+        def write(snapshot: Snapshot) -> None:
+            self.tree.add(snapshot)
+            written.append(snapshot)
+
+        try:
+            return await uninterrupted(self.keeping.keep(sandbox, taken, name, parent, write))
+        except asyncio.CancelledError:
+            for snapshot in written:
+                await uninterrupted(self.delete(snapshot.id))
+            raise
 
     @contextmanager
     def _published(self, sandbox: NodeSandbox, taken: Taken) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
