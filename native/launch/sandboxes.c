@@ -63,6 +63,11 @@ static void refuse(struct daemon *daemon, const char *id, const char *stage, con
     tell(daemon, -1, "event=failed\nid=%s\nstage=%s\nerrno=%d\nwhat=%s", id, stage, errno, what);
 }
 
+/* There is a process, whose end will be told as well. */
+static void tell_failed(struct daemon *daemon, const char *id, const char *stage, const char *what) {
+    tell(daemon, -1, "event=failed\nid=%s\nstage=%s\nerrno=%d\nmade=1\nwhat=%s", id, stage, errno, what);
+}
+
 void launch(struct daemon *daemon, struct request *request, uint64_t asked) {
     int pair[2];
     if (pipe2(pair, O_CLOEXEC) < 0) return refuse(daemon, request->id, "clone", "making a pipe");
@@ -89,7 +94,7 @@ void launch(struct daemon *daemon, struct request *request, uint64_t asked) {
     }
     if (request->netns == NULL) daemon->network_used = true;
     if (sandbox->cores != NULL && use_cores(pid, sandbox->cores, sandbox->core_count) < 0) {
-        refuse(daemon, request->id, "clone", "choosing cores");
+        tell_failed(daemon, request->id, "clone", "choosing cores");
         pidfd_send_signal(sandbox->pidfd, SIGKILL);
     }
     sandbox->pid = pid;
@@ -159,7 +164,7 @@ void report_ready(struct daemon *daemon, struct sandbox *sandbox) {
     sandbox->looks = report.looks;
     if (told && report.error == 0) return tell_started(daemon, sandbox, &report);
     errno = told ? report.error : ECHILD;
-    refuse(daemon, sandbox->id, told ? stage_names[report.stage] : "clone", told ? report.what : "the process ended before it was a sandbox");
+    tell_failed(daemon, sandbox->id, told ? stage_names[report.stage] : "clone", told ? report.what : "the process ended before it was a sandbox");
 }
 
 void process_ended(struct daemon *daemon, struct sandbox *sandbox) {

@@ -182,7 +182,7 @@ class Launcher:
                 self._moved.pop(key).set_exception(refused(answer))
             case "failed" if launch is not None and not launch.started.done():
                 launch.started.set_exception(refused(answer))
-                if answer.get("stage") in ("request", "clone", "network"):
+                if "made" not in answer:  # else there is a process, and its end is told when it is gone
                     self._end(key, Ended(None, None))
             case "cores" if key in self._moved:
                 self._moved.pop(key).set_result(tuple(int(core) for core in answer["cores"].split(",")))
