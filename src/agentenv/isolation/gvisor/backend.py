@@ -132,6 +132,7 @@ class GvisorBackend:
         await asyncio.wrap_future(self._board.attach(line))
         frames = way_out.descriptor if way_out is not None else log
         born = asyncio.wrap_future(Birth(spec, bundle, command, cgroup.procs_files, far.fileno(), frames, log, waits).begin())
+        born.add_done_callback(_look_at)
         held.push_async_callback(_abandon, born, cgroup, bundle)
         greeted = asyncio.ensure_future(asyncio.wrap_future(line.trunk.greeted))
         held.callback(greeted.cancel)
@@ -194,14 +195,18 @@ class GvisorBackend:
         freeing.add_done_callback(self._freeing.discard)
 
 
+def _look_at(born: asyncio.Future[None]) -> None:
+    """Marks a failure as seen: of a start that is given up it is the consequence of the kill, and nobody waits for it."""
+    if not born.cancelled():
+        born.exception()
+
+
 async def _abandon(born: asyncio.Future[None], cgroup: Cgroup, bundle: Bundle) -> None:
     """Ends a sandbox whose start failed or was given up, and waits until nobody works on it any more."""
     await asyncio.to_thread(cgroup.kill)
     if not cgroup.procs_files:
         await asyncio.to_thread(end_strays, bundle.state)
     await asyncio.wait({born})
-    if not born.cancelled():
-        born.exception()  # it was told already, or is the consequence of the kill
 
 
 async def _greeting_or_end(greeted: asyncio.Future[None], bundle: Bundle) -> None:

@@ -106,6 +106,7 @@ def capabilities(cgroups: CgroupTree) -> Capabilities:
         "processes: it is not counted how often `pids` was reached, and root of a sandbox may change it.",
         "memory snapshots: a process that holds a removed file open cannot be written down.",
         *([_SLOW_NETWORK] if privileged else [_NO_NETWORK, _NO_USERS]),
+        "idle: each sandbox keeps 3 % of a processor busy though nothing runs in it (runsc's systrap), so that one bears some thirty.",
         "speed: what makes many system calls (building, unpacking, starting programs) takes 3 to 14 times as long.",
     ]
     return Capabilities(
