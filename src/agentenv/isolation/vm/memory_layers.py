@@ -26,7 +26,9 @@ MOST_LAYERS = 16
 def layers(directory: Path) -> list[Path]:
     """The files that make up the memory, the oldest first. Raises OSError."""
     whole = directory / WHOLE
-    return [whole] if whole.exists() else sorted(directory.glob("memory.[0-9][0-9]"))
+    if not whole.exists() and (found := sorted(directory.glob("memory.[0-9][0-9]"))):
+        return found
+    return [whole] if whole.exists() else []  # looked for anew: they may have been put together in between
 
 
 def build_on(parent: Path, directory: Path) -> Path:
@@ -123,12 +125,18 @@ def data_ranges(descriptor: int) -> Iterator[tuple[int, int]]:
 @contextmanager
 def _locked(directory: Path, how: int) -> Iterator[None]:
     # The directory itself is locked by the node for as long as somebody uses it. Whoever waits here looks anew when his turn comes.
-    parts = layers(directory)
-    if not parts:
-        raise InfrastructureError(f"{directory} holds no memory of a machine.", remedy="Make the checkpoint anew.")
-    descriptor = os.open(parts[0], os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = _open_first(directory)
     try:
         fcntl.flock(descriptor, how)
         yield
     finally:
         os.close(descriptor)
+
+
+def _open_first(directory: Path) -> int:
+    while parts := layers(directory):
+        try:
+            return os.open(parts[0], os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue  # they were put together in between
+    raise InfrastructureError(f"{directory} holds no memory of a machine.", remedy="Make the checkpoint anew.")
