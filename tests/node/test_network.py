@@ -134,6 +134,21 @@ def test_slots_are_warm_fresh_and_thrown_away(tmp_path: Path) -> None:
 
 
 @needs_root
+def test_a_number_in_use_is_passed_over(tmp_path: Path) -> None:
+    async def scenario(lab: Lab) -> None:
+        pool = _pool(lab, size=0)
+        first = await pool.acquire()
+        pool._next_index = first.index
+        second = await pool.acquire()
+        assert second.index == first.index + 1
+        assert lab.ask(first.netns, PUBLIC) == f"reached from {HOST}"
+        await pool.close()
+        assert lab.leftovers() == {}
+
+    run(tmp_path, scenario)
+
+
+@needs_root
 def test_two_owners_share_the_host_and_the_last_one_clears_up(tmp_path: Path) -> None:
     async def scenario(lab: Lab) -> None:
         pools = [_pool(lab), _pool(lab)]
@@ -270,7 +285,6 @@ def test_a_failure_at_any_step_leaves_nothing(tmp_path: Path, monkeypatch: pytes
             await pool.acquire()
         assert calls >= step
         await pool.close()
-        lab.wait_for_links_to_go()
         assert lab.leftovers() == {}
 
     run(tmp_path, scenario)
@@ -313,7 +327,6 @@ def test_a_cancelled_acquire_leaves_nothing(tmp_path: Path) -> None:
             task.cancel()
             await asyncio.wait([task])
         await pool.close()
-        lab.wait_for_links_to_go()
         assert lab.leftovers() == {}
 
     run(tmp_path, scenario)

@@ -174,6 +174,8 @@ class NetworkPool:
             raise InvalidState("the network pool is closed.")
         for _ in range(_ATTEMPTS):
             index, self._next_index = self._next_index, (self._next_index + 1) % SLOTS_PER_RANGE
+            if index in self._used or any(slot.index == index for slot in self._ready):
+                continue  # once round: a slot that is made under the name of one in use would be unmade with that one
             try:
                 return await network_slots.create(
                     self._owner, index, membership.slot_range, membership.nameservers, membership.mtu, inhabitant

@@ -96,11 +96,9 @@ async def create(
         made = True
     finally:
         if not made:
-            # Not the interface: if its name was taken, it is another's. Ours goes with the namespace that holds its other end,
-            # which the kernel takes down a moment later.
-            if inhabitant is not None:
-                # That namespace stays: its only way out would be ours.
-                await _batch(("link del eth0",), netns=name, force=True)
+            # By its other end: if the interface's name was taken, that one is another's. The namespace alone would take it along a moment
+            # later, or, where somebody lives in it, not at all.
+            await _batch(("link del eth0",), netns=name, force=True)
             await _batch((f"netns del {name}",), force=True)
             for wall in built:
                 wall.close()
