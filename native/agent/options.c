@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static bool complain(const char *option, const char *expected) {
     fprintf(stderr, "agentenv-agent: %s needs %s\n", option, expected);
@@ -78,6 +79,9 @@ static bool read_option(struct options *options, struct agent *agent, const char
 
 void options_defaults(struct options *options, struct agent *agent) {
     *options = (struct options){.stream = -1, .listener = -1};
+    /* Whoever is not root can become nobody else. */
+    if (geteuid() != 0 && asprintf(&agent->user, "%u", geteuid()) < 0)
+        agent->user = NULL;
     agent->limits.usage = agent->limits.oom_kills = agent->limits.cpuinfo = agent->limits.meminfo = -1;
     agent->uevents.fd = agent->uplink.fd = agent->tap.fd = agent->upper = -1;
 }
