@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.machines import runsc_or_skip
 from typer.testing import CliRunner
 
 from agentenv.benchmarks.catalogue import load
@@ -13,7 +14,8 @@ from agentenv.errors import BackendUnavailable
 
 
 @pytest.mark.parametrize("name", ["gvisor-start", "gvisor-fork", "gvisor-pause"])
-def test_each_measures_one_row(name: str) -> None:
+def test_each_measures_one_row(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    runsc_or_skip(monkeypatch)
     try:
         (row,) = load(name)(Scale(0.001))
     except BackendUnavailable as error:

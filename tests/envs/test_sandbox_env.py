@@ -16,6 +16,7 @@ from gymnasium.utils.env_checker import check_env
 from tests.conditions import more_in_soak
 from tests.envs import samples
 from tests.envs.conftest import BASIC
+from tests.machines import runsc_or_skip
 
 from agentenv.envs import EnvTimeouts, SandboxEnv
 from agentenv.errors import (
@@ -277,8 +278,9 @@ def test_an_environment_that_cannot_be_saved_says_so(place: dict[str, Any]) -> N
 
 
 @pytest.fixture
-def remembering_backend() -> str:
+def remembering_backend(monkeypatch: pytest.MonkeyPatch) -> str:
     """A backend that can write memory down; without one the tests that need it are skipped."""
+    runsc_or_skip(monkeypatch)
     able = [probe.backend for probe in probe_all() if probe.usable and probe.capabilities.memory_snapshot]
     if not able:
         pytest.skip("no backend of this machine can write memory down")
