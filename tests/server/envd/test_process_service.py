@@ -11,7 +11,10 @@ import pytest
 from tests.server.envd.rpc import Failed, streamed, unary
 
 from agentenv.sandbox import AsyncSandbox
+from agentenv.sandbox.sandbox import link_of
+from agentenv.server.envd.connect import ConnectError
 from agentenv.server.envd.session import Session
+from agentenv.server.envd.users import Users
 from agentenv.server.envd.wire import process_pb2 as wire
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -277,3 +280,14 @@ async def test_a_sandbox_that_ends_ends_the_streams(http: httpx.AsyncClient, san
         with pytest.raises(Failed, match="was not found") as failed:
             await rest(events)
     assert failed.value.code == "unavailable"
+
+
+async def test_where_only_root_can_be_it_goes_by_every_name(sandbox: AsyncSandbox) -> None:
+    users = Users(link_of(sandbox), only_root=True)
+    ada, root = await users.find("ada2"), await users.find("root")
+    assert (ada.name, ada.uid, ada.gid, ada.home) == ("root", 0, 0, "/home/ada2")
+    assert (await sandbox.files.get_info("/home/ada2")).owner == "root"
+    assert root.home == "/root"
+    with pytest.raises(ConnectError, match="is no user"):
+        await users.find("../etc")
+    await sandbox.files.remove("/home/ada2")

@@ -29,7 +29,7 @@ class Session:
     ) -> None:
         self.sandbox = sandbox
         self.link: Link = link_of(sandbox)
-        self.users = Users(self.link)
+        self.users = Users(self.link, only_root=not sandbox.capabilities.users)
         self.programs = Programs(self.link)
         self.watchers = Watchers()
         self.replaced = Replaced()

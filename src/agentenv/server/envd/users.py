@@ -33,10 +33,14 @@ class User:
 
 
 class Users:
-    """The accounts that were asked for so far, of one sandbox. A rollback can change them, so they count for one generation."""
+    """The accounts that were asked for so far, of one sandbox. A rollback can change them, so they count for one generation.
 
-    def __init__(self, link: Link) -> None:
+    With `only_root` nobody else can be anybody there: root then goes by every name, each with a home of its own.
+    """
+
+    def __init__(self, link: Link, *, only_root: bool = False) -> None:
         self._link = link
+        self._only_root = only_root
         self._known: dict[str, User] = {}
         self._generation = 0
         self._making = asyncio.Lock()
@@ -56,15 +60,19 @@ class Users:
     async def _look_up(self, name: str) -> User:
         connection = self._link.connection()
         accounts = parse_accounts(await _content(connection, "/etc/passwd"))
-        if name in accounts:
+        if name in accounts and not self._only_root:
             return accounts[name]
         if name == "root":
-            return User("root", 0, 0, "/root")
+            return accounts.get("root", User("root", 0, 0, "/root"))
         if not _NAME.fullmatch(name):
             raise ConnectError(
                 Code.UNAUTHENTICATED,
                 f"{name[:40]!r} is no user of the sandbox and cannot become one: a name has small letters, digits, '_', '.' and '-'",
             )
+        if self._only_root:
+            home = f"/home/{name}"
+            await files.make_directory(connection, home, mode=0o755)
+            return User("root", 0, 0, home)
         return await _make(connection, name, accounts)
 
 

@@ -49,7 +49,7 @@ class Terminal:
 
     async def _shell(self, handle: AsyncSandbox, size: tuple[int, int]) -> AsyncCommandHandle:
         view = self._sandbox
-        account = await Users(link_of(handle)).find(view.user)
+        account = await Users(link_of(handle), only_root=not handle.capabilities.users).find(view.user)
         return await handle.pty.create(size, user=account.uid, cwd=view.cwd or account.home, envs={"HOME": account.home, **view.env})
 
     async def _fit(self) -> tuple[int, int]:
