@@ -39,11 +39,10 @@ def require_whole(path: Path, filesystem: Filesystem) -> None:
         head = file.read(layout.form.size)
     magic, *size = layout.form.unpack(head) if len(head) == layout.form.size else (0, 0)
     wanted = size[0] if filesystem == "squashfs" else size[-1] << size[0]
-    if magic == layout.magic and found >= wanted:
+    if magic != layout.magic:
+        what = f"is no {filesystem} image"
+    elif found < wanted:
+        what = f"holds {wanted} bytes of {filesystem} but has only {found}: it was cut off"
+    else:
         return
-    what = (
-        f"holds {wanted} bytes of {filesystem} but has only {found}: it was cut off"
-        if magic == layout.magic
-        else f"is no {filesystem} image"
-    )
     raise InfrastructureError(f"the root image {path} {what}.", remedy="Remove this file: it is made anew, which takes some seconds.")
