@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,23 @@ async def test_the_last_free_port_is_kept_and_others_plugged_in(tmp_path: Path) 
     assert not any(port_path(tmp_path, number).exists() for number in range(1, 5))
     for listener in listeners:
         listener.close()
+
+
+async def test_a_port_is_taken_though_there_is_no_socket_for_another(
+    tmp_path: Path, sockets: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def plug(number: int, listener: socket.socket) -> None:
+        raise AssertionError(f"port {number} was plugged in with {listener}")
+
+    def none_left(directory: Path, numbers: Iterable[int]) -> list[socket.socket]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    ports = Ports(tmp_path, 2, (1, 2))
+    ports.serve(plug)
+    monkeypatch.setattr("agentenv.isolation.qemu.ports.listen", none_left)
+    assert taken_of(ports, sockets) in (1, 2)
+    with pytest.raises(OSError, match="Too many open files"):
+        ports.take()
 
 
 async def test_all_in_use_is_said_at_once_in_the_loop_and_waited_for_elsewhere(tmp_path: Path, sockets: list[socket.socket]) -> None:

@@ -154,8 +154,9 @@ class Ports:
 
     def _plug_ahead(self) -> None:
         """One more port that nobody uses, for whoever comes next: an emulated guest takes 50 ms until it has opened a new one."""
-        if (number := self._plug_another()) is not None:
-            self._left.add(number)
+        with suppress(OSError):  # where there are no more sockets, whoever needs one is told
+            if (number := self._plug_another()) is not None:
+                self._left.add(number)
 
     def _plug_another(self) -> int | None:
         """The number of the port, which can be connected to at once; None where there can be no more. Raises OSError."""
